@@ -111,7 +111,8 @@ def _state(tokenizer: Any) -> tuple[Any, ...]:
         size = len(tokenizer)
     except (TypeError, NotImplementedError):
         size = -1
-    return size, tuple(sorted(_special_ids(tokenizer)))
+    # Not all_special_ids: transformers 4 takes a fifth of a second for it where there are thousands.
+    return size, repr(getattr(tokenizer, "special_tokens_map", None))
 
 
 def _special_ids(tokenizer: Any) -> set[int]:
