@@ -1,0 +1,1 @@
+"""Measurement: checkers and metrics that share no code with what runs inside generation."""
