@@ -23,8 +23,8 @@ Ids: TypeAlias = NDArray[np.int64]
 class TokenMask:
     """What a literal detector allows next, for the whole vocabulary.
 
-    blocked: ids that may not come, sorted; end tokens and other tokens without text are never listed. None when
-        `allowed` is given: then every token with text that is not in `allowed` is blocked.
+    blocked: ids that may not come, sorted; end tokens and other tokens without text are never listed. None
+        when `allowed` is given: then every token with text that is not in `allowed` is blocked.
     starts: sorted ids that would start a literal here, allowed or not; empty inside a literal.
     may_end: whether the text may end here. The processor blocks end tokens where it may not.
     inside: whether a literal is open, unfinished or still extendable.
@@ -64,7 +64,8 @@ class Evidence:
 
 @dataclass(frozen=True)
 class ScoreRequest:
-    """One row at one step: which of the host ids `candidates` does `grounding` not support after `history`?"""
+    """One row at one step: which of the host ids `candidates` does `grounding` not support after
+    `history`?"""
 
     grounding: Grounding
     history: tuple[int, ...]
@@ -91,7 +92,8 @@ class LiteralDetector(Protocol):
         """Whether the text may end here: no literal is open that is not yet supported."""
 
     def explain(self, state: Any, token_id: int) -> Any:
-        """The Evidence for `token_id` being blocked in `state`. Called for interventions, when they are read."""
+        """The Evidence for `token_id` being blocked in `state`. Called for interventions, when they are
+        read."""
 
 
 class ModelDetector(Protocol):
@@ -137,6 +139,7 @@ MODEL_OPTIONS = frozenset(
     {"detector_model", "detector_device", "detector_dtype", "alignment", "on_long_context", "precision"}
 )
 _OPTIONS = {"number": NUMBER_OPTIONS}
+DETECTOR_OPTIONS = NUMBER_OPTIONS | MODEL_OPTIONS
 
 
 def known_detectors() -> list[str]:
@@ -155,7 +158,8 @@ def parse_detector_type(detector_type: str | None) -> list[str]:
         if name not in _BUILDERS:
             known = ", ".join(known_detectors())
             raise ValueError(
-                f"detector_type: expected one of {known}, or several joined by '+', or None; got {detector_type!r}"
+                f"detector_type: expected one of {known}, or several joined by '+', or None; "
+                f"got {detector_type!r}"
             )
     if len(set(names)) < len(names):
         raise ValueError(f"detector_type: expected each detector once, got {detector_type!r}")
@@ -171,8 +175,8 @@ def build_detectors(
 ) -> list[Detector]:
     """The detectors that `detector_type` names, in its order, with literal detectors first.
 
-    A literal detector comes as a list with one entry per grounding. Each option goes to the detectors that have
-    it; an option that none of the named detectors has raises TypeError.
+    A literal detector comes as a list with one entry per grounding. Each option goes to the detectors that
+    have it; an option that none of the named detectors has raises TypeError.
     """
     names = parse_detector_type(detector_type)
     taken = frozenset[str]().union(*(_OPTIONS[name] for name in names))

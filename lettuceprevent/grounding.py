@@ -40,14 +40,15 @@ def as_groundings(
 ) -> list[Grounding]:
     """Read `input_text` (and `query`) as groundings: one that all rows share, or one per row.
 
-    `input_text` is a string, a list of passages, or a list with one such entry per row of the batch. A list of
-    strings is one row's passages when `rows` is 1 or None, and one context per row when its length equals
+    `input_text` is a string, a list of passages, or a list with one such entry per row of the batch. A list
+    of strings is one row's passages when `rows` is 1 or None, and one context per row when its length equals
     `rows`; any other length raises ValueError. `query` is a string that all rows share, or one per row.
     """
     entries = _entries(input_text, rows)
     if rows is not None and len(entries) not in (1, rows):
         raise ValueError(
-            f"input_text: expected one entry for all rows or one per row of the batch ({rows}), got {len(entries)} entries"
+            f"input_text: expected one entry for all rows or one per row of the batch ({rows}), "
+            f"got {len(entries)} entries"
         )
     queries = _queries(query, rows)
     if len(queries) > 1 and len(entries) == 1:
@@ -79,8 +80,8 @@ def _entries(input_text: Entry | Sequence[Entry], rows: int | None) -> list[Entr
     if len(items) == rows:
         return list(items)
     raise ValueError(
-        f"input_text: {len(items)} strings for {rows} rows can be read as passages or as rows; expected one string, "
-        f"{rows} strings (one context per row), or a list of {rows} lists of passages"
+        f"input_text: {len(items)} strings for {rows} rows can be read as passages or as rows; expected one "
+        f"string, {rows} strings (one context per row), or a list of {rows} lists of passages"
     )
 
 

@@ -1,0 +1,159 @@
+"""Token masks as tensors: made once per mask, applied in place to a row that is already a copy.
+
+Contract: only tokens that a mask blocks change (C3); ids beyond the tokenizer (padded logits) and other
+tokens without text are never blocked, apart from end tokens where the text may not end.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, ClassVar
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from .detectors import Ids, TokenMask
+
+# Masks belong to automaton states. A very long context can have many of them; dropping all is always right.
+_MAX_MASKS = 8192
+_NO_IDS: Ids = np.empty(0, dtype=np.int64)
+
+
+class TextTable:
+    """Which ids of a vocabulary have text."""
+
+    _tables: ClassVar[WeakKeyDictionary[Any, TextTable]] = WeakKeyDictionary()
+
+    def __init__(self, vocabulary: Any) -> None:
+        size = len(vocabulary)
+        self.has_text: NDArray[np.bool_] = np.fromiter(
+            (len(vocabulary[i]) > 0 for i in range(size)), bool, size
+        )
+        self.with_text: Ids = np.flatnonzero(self.has_text).astype(np.int64)
+        self.without_text: Ids = np.flatnonzero(~self.has_text).astype(np.int64)
+
+    @classmethod
+    def of(cls, vocabulary: Any) -> TextTable:
+        """The table of `vocabulary`, worked out once."""
+        table = cls._tables.get(vocabulary)
+        if table is None:
+            table = cls._tables[vocabulary] = cls(vocabulary)
+        return table
+
+
+class Prepared:
+    """One TokenMask for logits of one width on one device.
+
+    blocked: int64 index of what to penalise; None where `keep` is the shorter way to say it: the index of
+    what stays. ends: end tokens that may not come. starts: the literal starts that the mask itself leaves
+    open.
+    """
+
+    __slots__ = ("_starts", "blocked", "ends", "keep", "mask")
+
+    def __init__(
+        self, mask: TokenMask, table: TextTable, ends: Ids, width: int, device: torch.device
+    ) -> None:
+        self.mask = mask
+        self.ends = frozenset(ends.tolist())
+        self._starts: torch.Tensor | None = None
+        self.blocked: torch.Tensor | None = None
+        self.keep: torch.Tensor | None = None
+        if mask.allowed is not None:
+            textless = np.concatenate([table.without_text, np.arange(len(table.has_text), width)])
+            keep = np.concatenate([mask.allowed, np.setdiff1d(textless, ends)])
+            self.keep = _index(keep, width, device)
+        else:
+            blocked = _NO_IDS if mask.blocked is None else mask.blocked
+            self.blocked = _index(np.concatenate([blocked, ends]) if len(ends) else blocked, width, device)
+
+    def blocks(self, token_id: int, has_text: bool) -> bool:
+        """Whether this mask penalises `token_id`."""
+        if token_id in self.ends:
+            return True
+        return has_text and self.mask.is_blocked(token_id)
+
+    def open_starts(self, width: int, device: torch.device) -> torch.Tensor:
+        """The index of the tokens that would start a literal here and are not blocked by the mask."""
+        if self._starts is None:
+            mask = self.mask
+            if mask.allowed is not None:
+                starts = np.intersect1d(mask.starts, mask.allowed)
+            else:
+                starts = mask.starts if mask.blocked is None else np.setdiff1d(mask.starts, mask.blocked)
+            self._starts = _index(starts, width, device)
+        return self._starts
+
+    def penalise_(self, row: torch.Tensor, penalty: float) -> None:
+        """Lower what the mask blocks in `row` (width,), in place; `penalty` is positive, inf to forbid."""
+        if self.keep is None:
+            assert self.blocked is not None
+            lower_(row, self.blocked, penalty)
+            return
+        kept = row.index_select(0, self.keep)
+        if math.isinf(penalty):
+            row.fill_(-math.inf)
+        else:
+            row.sub_(penalty)
+        row.index_copy_(0, self.keep, kept)
+
+
+def lower_(row: torch.Tensor, index: torch.Tensor, penalty: float) -> None:
+    """Lower `row` (width,) at `index`, in place; a score of -inf or NaN stays what it is."""
+    if index.numel() == 0:
+        return
+    if math.isinf(penalty):
+        row.index_fill_(0, index, -math.inf)
+    else:
+        row.index_copy_(0, index, row.index_select(0, index) - penalty)
+
+
+class MaskCache:
+    """The Prepared of every TokenMask that was needed so far."""
+
+    def __init__(self, vocabulary: Any) -> None:
+        self._vocabulary = vocabulary
+        self._prepared: dict[tuple[int, frozenset[int]], Prepared] = {}
+        self._text: torch.Tensor | None = None
+        self._width = -1
+        self._device = torch.device("cpu")
+
+    @property
+    def table(self) -> TextTable:
+        return TextTable.of(self._vocabulary)
+
+    def fit(self, width: int, device: torch.device) -> None:
+        """Set what the scores look like; other masks than those of this width and device are dropped."""
+        if width != self._width or device != self._device:
+            self._prepared.clear()
+            self._text = None
+            self._width, self._device = width, device
+
+    def get(self, mask: TokenMask, ends: frozenset[int]) -> Prepared:
+        """`mask` with `ends`, the end tokens that it blocks, as tensors."""
+        key = (id(mask), ends)
+        prepared = self._prepared.get(key)
+        if prepared is None:
+            if len(self._prepared) >= _MAX_MASKS:
+                self._prepared.clear()
+            index = np.array(sorted(ends), dtype=np.int64)
+            prepared = Prepared(mask, self.table, index, self._width, self._device)
+            self._prepared[key] = prepared  # holds the mask, so that its id stays its own
+        return prepared
+
+    def open_starts(self, prepared: Prepared) -> torch.Tensor:
+        """The index of the literal starts that `prepared` leaves open."""
+        return prepared.open_starts(self._width, self._device)
+
+    def text_index(self) -> torch.Tensor:
+        """The index of the tokens that have text."""
+        if self._text is None:
+            self._text = _index(self.table.with_text, self._width, self._device)
+        return self._text
+
+
+def _index(ids: Ids, width: int, device: torch.device) -> torch.Tensor:
+    within = ids[ids < width] if len(ids) and int(ids.max()) >= width else ids
+    return torch.from_numpy(np.ascontiguousarray(within, dtype=np.int64)).to(device)

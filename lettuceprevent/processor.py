@@ -1,0 +1,606 @@
+"""The logits processor: between the host's logits and the sampler.
+
+Contract, by its names in the design: tokens that are not penalised keep their exact scores and the scores
+that came in are never edited (C3); a row depends on nothing but its own grounding and history (C4); at every
+step a token with text stays possible where one was (C5); a penalty lowers a score whatever its sign (C6);
+failures and skipped checks are counted (C7). One transfer from the device a step, one more where the first
+choice is masked.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any, cast
+
+import numpy as np
+import torch
+from transformers import LogitsProcessor
+
+from .candidates import CandidateCheck, Scored
+from .detectors import (
+    DETECTOR_OPTIONS,
+    Detector,
+    Ids,
+    LiteralDetector,
+    ModelDetector,
+    ScoreRequest,
+    TokenMask,
+    build_detectors,
+    contains,
+)
+from .grounding import Grounding, as_groundings
+from .masking import MaskCache, Prepared, lower_
+from .plans import InterventionRecord, Plan
+from .report import PreventionReport, SequenceSummary
+from .rows import Node, Rows, prompt_tail
+from .vocabulary import Vocabulary
+
+ON_UNSUPPORTED = ("avoid", "substitute")
+ON_ERROR = ("raise", "allow", "block")
+_LOST = object()  # the state of a literal detector that failed, until the generation ends
+_FREE = TokenMask(blocked=np.empty(0, dtype=np.int64), starts=np.empty(0, dtype=np.int64))
+_NO_ENDS: frozenset[int] = frozenset()
+
+
+class PreventionLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
+    """Penalises what the detectors do not find supported.
+
+    detectors: what `build_detectors` returns: a list or tuple with one literal detector per grounding, a
+        single literal detector, or a model detector. Row r of a call is held to grounding r // (rows /
+    groundings). eos_token_ids: tokens that end an answer. end_token_ids: further tokens without text that may
+        not come inside an unfinished literal; by default every special token of the vocabulary.
+    prompt_length: width of the prompt in `input_ids`; None takes it from the first call, and anew whenever
+        the ids do not go on from the last ones. Pass it wherever it is known.
+    skip_threshold: no check where the host's top probability is strictly above it; 1.0 always checks.
+    candidates, confidence_threshold, unscored: how many tokens model detectors score, the probability above
+        which one is unsupported, and what becomes of the rest ("drop" or "keep").
+    penalty: subtracted whatever its sign; infinite (the default) forbids.
+    on_unsupported: "avoid" | "substitute". on_error: "raise" | "allow" | "block". evidence: "offsets" |
+        "text" | "none". synchronize: wait for the device at each time stamp, for exact stage times.
+    """
+
+    supports_continuous_batching = False
+
+    def __init__(
+        self,
+        vocabulary: Any,
+        groundings: Sequence[Grounding],
+        detectors: Sequence[Detector],
+        *,
+        eos_token_ids: Iterable[int] | int = (),
+        end_token_ids: Iterable[int] | None = None,
+        prompt_length: int | None = None,
+        skip_threshold: float = 1.0,
+        candidates: int = 10,
+        confidence_threshold: float = 0.8,
+        penalty: float = -math.inf,
+        unscored: str = "drop",
+        on_unsupported: str = "avoid",
+        on_error: str = "raise",
+        num_beams: int = 1,
+        evidence: str = "offsets",
+        report: PreventionReport | None = None,
+        synchronize: bool = False,
+    ) -> None:
+        _one_of("unscored", unscored, ("drop", "keep"))
+        _one_of("on_unsupported", on_unsupported, ON_UNSUPPORTED)
+        _one_of("on_error", on_error, ON_ERROR)
+        _one_of("evidence", evidence, ("offsets", "text", "none"))
+        _between("skip_threshold", skip_threshold)
+        _between("confidence_threshold", confidence_threshold)
+        if math.isnan(penalty) or penalty == 0:
+            raise ValueError(f"penalty: expected a number other than 0, or -inf, got {penalty}")
+        if candidates < 1 or num_beams < 1:
+            raise ValueError(
+                f"expected candidates and num_beams of at least 1, got {candidates} and {num_beams}"
+            )
+        self.vocabulary = vocabulary
+        self.groundings = list(groundings)
+        self.report = report if report is not None else PreventionReport()
+        self.on_unsupported = on_unsupported
+        self.on_error = on_error
+        self.evidence = evidence
+        self.skip_threshold = skip_threshold
+        self.penalty = abs(penalty)
+        self.synchronize = synchronize
+        # True while a draft model generates: its steps are masked, but they are not the host's and do not
+        # count.
+        self.drafting = False
+        # (grounding index, history) pairs at which no literal may start; see `close`.
+        self.closed: set[tuple[int, tuple[int, ...]]] = set()
+        # Rows of the last call whose first choice was masked inside a literal, with their nodes.
+        self.forced: dict[int, Node] = {}
+        eos = [eos_token_ids] if isinstance(eos_token_ids, int) else eos_token_ids
+        self.eos = frozenset(int(token) for token in eos)
+        others = vocabulary.special_ids if end_token_ids is None else end_token_ids
+        ends = self.eos.union(int(token) for token in others)
+        self._textual_ends = sorted(token for token in self.eos if vocabulary[token])
+        self._silent_ends = frozenset(token for token in ends if not vocabulary[token])
+        self._literals, self._models = _sorted_detectors(detectors, len(self.groundings))
+        self._masks = MaskCache(vocabulary)
+        self._rows = Rows(self._start, self._step, prompt_length)
+        self._candidates = CandidateCheck(
+            self._models,
+            count=max(candidates, max(2, 1 + len(self.eos)) * num_beams),
+            threshold=confidence_threshold,
+            keep_unscored=unscored == "keep",
+            penalty=self.penalty,
+            on_error=on_error,
+            ends=self.eos,
+            vocabulary=vocabulary,
+        )
+        self._scrap: Counter[str] = Counter()
+        self._call = -1
+        self._run_began = 0
+        self._elapsed_before = 0
+        self._describe_options(confidence_threshold, unscored, candidates)
+
+    @classmethod
+    def for_host(
+        cls,
+        tokenizer: Any,
+        input_text: Any,
+        *,
+        detector: str | None = "number",
+        query: str | Sequence[str] | None = None,
+        rows: int | None = None,
+        eos_token_ids: Iterable[int] | int | None = None,
+        **options: Any,
+    ) -> PreventionLogitsProcessor:
+        """A processor for people who own their generate() call.
+
+        `input_text` and `query` as for `as_groundings`; `eos_token_ids` defaults to the tokenizer's. Options
+        of the detector (number_words, units, rounding, derived, ...) and of the processor are told apart by
+        name.
+        """
+        began = time.perf_counter_ns()
+        own = {key: value for key, value in options.items() if key in DETECTOR_OPTIONS}
+        rest = {key: value for key, value in options.items() if key not in DETECTOR_OPTIONS}
+        vocabulary = Vocabulary.for_tokenizer(tokenizer)
+        groundings = as_groundings(input_text, query, rows)
+        detectors = build_detectors(detector, tokenizer, vocabulary, groundings, **own)
+        if eos_token_ids is None:
+            eos = getattr(tokenizer, "eos_token_id", None)
+            eos_token_ids = () if eos is None else eos
+        processor = cls(vocabulary, groundings, detectors, eos_token_ids=eos_token_ids, **rest)
+        processor.report.options.update(detector=detector, **own)
+        processor.report.timings.prepare_ns += time.perf_counter_ns() - began
+        return processor
+
+    # -- one call ---------------------------------------------------------------------------------
+
+    def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor) -> torch.FloatTensor:
+        """Scores (rows, width) for `input_ids` (rows, ids so far), as a new tensor."""
+        began = self._now()
+        self._check_shapes(input_ids, scores)
+        self._masks.fit(scores.shape[-1], scores.device)
+        ids, firsts, tops, chances = self._to_host(input_ids, scores)
+        nodes = self._rows.locate(ids)
+        self.forced = {}
+        if not self.drafting:
+            if self._rows.fresh or self._call < 0:
+                self._begin_run(began)
+            self._call += 1
+        located = self._now()
+        plans = []
+        for row, node in enumerate(nodes):
+            plan = self._plan(row, node, firsts[row], tops[row], chances[row] if chances else 0.0)
+            if plan is not None:
+                plans.append(plan)
+        masked = self._now()
+        out = self._apply(scores, plans)
+        applied = self._now()
+        if self.drafting:
+            return cast(torch.FloatTensor, out)
+        if self._models and plans:
+            self._check_candidates(out, plans, ids)
+        ended = self._now()
+        timings = self.report.timings
+        detector = ended - applied if self._models and plans else 0
+        timings.add(located - began, masked - located, detector, applied - masked, ended - began)
+        timings.elapsed_ns = self._elapsed_before + ended - self._run_began
+        return cast(torch.FloatTensor, out)
+
+    def _check_shapes(self, input_ids: torch.Tensor, scores: torch.Tensor) -> None:
+        if input_ids.ndim != 2 or scores.ndim != 2 or input_ids.shape[0] != scores.shape[0]:
+            raise ValueError(
+                "expected input_ids (rows, ids) and scores (rows, vocabulary), got shapes "
+                f"{tuple(input_ids.shape)} and {tuple(scores.shape)}"
+            )
+        if self.groundings and input_ids.shape[0] % len(self.groundings):
+            raise ValueError(
+                f"expected a multiple of {len(self.groundings)} rows (one grounding each, times beams or "
+                f"returned sequences), got {input_ids.shape[0]}"
+            )
+
+    def _to_host(
+        self, input_ids: torch.Tensor, scores: torch.Tensor
+    ) -> tuple[Ids, list[int], list[float], list[float] | None]:
+        """The ids, and per row the first choice, its score, and its probability where skipping asks for
+        it."""
+        scores = scores.detach()
+        skipping = self.skip_threshold < 1.0 and not self.drafting
+        chances: list[float] | None = None
+        ids: Ids
+        if scores.device.type == "cpu":
+            values = _as_numpy(scores)  # NumPy's argmax is vectorised, torch's is not: 20 µs against 400
+            firsts = [int(values.argmax())] if len(values) == 1 else values.argmax(axis=1).tolist()
+            tops = [float(row[first]) for row, first in zip(values, firsts, strict=True)]
+            if skipping:
+                chances = _top_chances(scores.float(), torch.tensor(tops)).tolist()
+            ids = input_ids.detach().cpu().numpy()
+        else:
+            first = scores.argmax(dim=-1, keepdim=True)
+            top = scores.gather(1, first).float()
+            parts = [input_ids.detach().to(first.device), first, _bits(top)]
+            if skipping:
+                parts.append(_bits(_top_chances(scores.float(), top[:, 0])[:, None]))
+            packed = torch.cat(parts, dim=1).cpu().numpy()
+            width = input_ids.shape[1]
+            ids = packed[:, :width]
+            firsts = packed[:, width].tolist()
+            tops = _unbits(packed[:, width + 1])
+            chances = _unbits(packed[:, width + 2]) if skipping else None
+        for row, top_score in enumerate(tops):
+            if math.isnan(top_score):  # argmax stops at the first NaN
+                clean = scores[row].float().nan_to_num(nan=-math.inf, posinf=math.inf, neginf=-math.inf)
+                firsts[row] = int(clean.argmax())
+                tops[row] = float(clean[firsts[row]])
+        return ids, firsts, tops, chances
+
+    def _plan(self, row: int, node: Node, first: int, top: float, chance: float) -> Plan | None:
+        """What to do with one row; None to leave it alone."""
+        if node.finished:
+            return None
+        count = self._scrap if self.drafting else self.report.counters
+        count["steps"] += 1
+        if top == -math.inf:
+            count["no_finite_scores"] += 1
+            self._set_fate(node, "no_way_out")
+            return None
+        prepared = [self._prepare(node, at) for at in range(len(self._literals))]
+        has_text = bool(self.vocabulary[first])
+        by = -1
+        for at, item in enumerate(prepared):
+            if item.blocks(first, has_text):
+                by = at
+                break
+        if chance > self.skip_threshold:
+            count["skipped"] += 1
+            count["skipped_blocked"] += by >= 0
+            self._set_fate(node, "skipped")
+            return None
+        count["checked"] += 1
+        if not math.isinf(self.penalty):
+            self._set_fate(node, "penalty")
+        plan = Plan(row, node, first, prepared, by)
+        plan.sound = by < 0 and has_text and math.isfinite(top)
+        if by >= 0:
+            mask = prepared[by].mask
+            if mask.inside:
+                plan.action = "forced"
+            elif self.on_unsupported == "avoid" and contains(mask.starts, first):
+                plan.action = "avoided"
+                plan.no_starts = by
+        if self.closed and (node.group, node.path()) in self.closed:
+            plan.closed = True
+            plan.sound = False
+        if self.on_error == "block" and any(state is _LOST for state in node.states):
+            plan.lost = True
+            plan.sound = False
+        return plan
+
+    def _prepare(self, node: Node, at: int) -> Prepared:
+        """The mask of literal detector `at` at `node`, with the end tokens that may not come."""
+        state = node.states[at]
+        if state is _LOST:
+            return self._masks.get(_FREE, _NO_ENDS)
+        detector = self._literals[at][node.group]
+        try:
+            mask = detector.mask(state)
+            ends = _NO_ENDS if mask.may_end else self._silent_ends
+            if self._textual_ends and not mask.dead:
+                wrong = [t for t in self._textual_ends if not detector.finish(detector.advance(state, t))]
+                ends = ends.union(wrong)
+        except Exception as error:
+            self._literal_failed(error)
+            node.states = (*node.states[:at], _LOST, *node.states[at + 1 :])
+            return self._masks.get(_FREE, _NO_ENDS)
+        return self._masks.get(mask, ends)
+
+    def _apply(self, scores: torch.Tensor, plans: list[Plan]) -> torch.Tensor:
+        """The scores with the masks of all planned rows in them, each with a way out (C5)."""
+        if len(plans) == 1 and scores.shape[0] == 1 and math.isinf(self.penalty):
+            plan = plans[0]
+            keep = plan.prepared[0].keep if len(plan.prepared) == 1 else None
+            if keep is not None and plan.no_starts < 0 and not plan.closed and not plan.lost:
+                # Little may come: cheaper to say what stays than to copy everything first.
+                out = torch.full_like(scores, -math.inf)
+                out.index_copy_(1, keep, scores.index_select(1, keep))
+                self._settle(scores, out, plan)
+                return out
+        out = scores.clone()
+        for plan in plans:
+            self._penalise_(out[plan.row], plan, starts=True)
+            self._settle(scores, out, plan)
+        return out
+
+    def _penalise_(self, row: torch.Tensor, plan: Plan, starts: bool) -> None:
+        """Apply the masks of `plan` to `row` (width,), and where `starts` what else it wants blocked."""
+        for item in plan.prepared:
+            item.penalise_(row, self.penalty)
+        if starts and plan.closed:
+            for item in plan.prepared:
+                lower_(row, self._masks.open_starts(item), math.inf)
+        elif starts and plan.no_starts >= 0:
+            lower_(row, self._masks.open_starts(plan.prepared[plan.no_starts]), self.penalty)
+        if plan.lost:
+            self._candidates.fail_closed_(row)
+
+    def _settle(self, scores: torch.Tensor, out: torch.Tensor, plan: Plan) -> None:
+        """Take back what leaves a row no way out, and record what stays."""
+        row = out[plan.row]
+        if not plan.sound and not self._has_way_out(row):
+            if plan.no_starts >= 0 or plan.closed:
+                row.copy_(scores[plan.row])
+                self._penalise_(row, plan, starts=False)
+                plan.action = "blocked" if plan.action == "avoided" else plan.action
+                plan.sound = self._has_way_out(row)
+            if not plan.sound and not self._release(scores, row, plan):
+                return
+        if plan.by >= 0 and not self.drafting:
+            self._record(plan)
+
+    def _release(self, scores: torch.Tensor, row: torch.Tensor, plan: Plan) -> bool:
+        """Undo the masks of a row without a way out; False where they were undone.
+
+        Where no token with text was possible to begin with (an end token that somebody forces), there is
+        nothing to give back as long as the first choice stands.
+        """
+        if plan.by < 0 and not self._has_way_out(scores[plan.row]):
+            return True
+        row.copy_(scores[plan.row])
+        self._set_fate(plan.node, "no_way_out")
+        if not self.drafting:
+            self.report.counters["no_way_out"] += 1
+        return False
+
+    def _has_way_out(self, row: torch.Tensor) -> bool:
+        """Whether some token with text has a finite score in `row` (width,)."""
+        values = row.detach()
+        if values.device.type == "cpu":
+            has_text = self._masks.table.has_text
+            best = int(_as_numpy(values).argmax())
+            if best < len(has_text) and has_text[best] and math.isfinite(float(values[best])):
+                return True
+        return bool(torch.isfinite(values.index_select(0, self._masks.text_index())).any())
+
+    def _check_candidates(self, out: torch.Tensor, plans: list[Plan], ids: Ids) -> None:
+        """Model detectors, in place on `out`, which is ours."""
+        base = self._rows.prompt_length
+        requests = [
+            ScoreRequest(self.groundings[plan.node.group], tuple(ids[plan.row, base:].tolist()), ())
+            for plan in plans
+        ]
+        rows, firsts = [plan.row for plan in plans], [plan.first for plan in plans]
+        verdicts = self._candidates.check(out, rows, requests, firsts, self.report.counters)
+        for plan, verdict in zip(plans, verdicts, strict=True):
+            for scored in verdict:
+                self._record_scored(plan, scored)
+
+    # -- nodes ------------------------------------------------------------------------------------
+
+    def _start(self, row: int, rows: int, prompt: Sequence[int]) -> Node:
+        group = row // (rows // len(self.groundings)) if self.groundings else 0
+        tail = prompt_tail(self.vocabulary, prompt)
+        return Node(None, -1, tuple(detectors[group].start(tail) for detectors in self._literals), group)
+
+    def _step(self, node: Node, token: int) -> Node:
+        group = node.group
+        states = []
+        for detectors, state in zip(self._literals, node.states, strict=True):
+            if state is not _LOST:
+                try:
+                    state = detectors[group].advance(state, token)
+                except Exception as error:
+                    self._literal_failed(error)
+                    state = _LOST
+            states.append(state)
+        child = Node(node, token, tuple(states), group)
+        child.finished = node.finished or token in self.eos
+        child.counted = not self.drafting
+        if not node.finished and not self.drafting:
+            dead, leaks = self._events(node, child)
+            if dead:
+                self.report.counters["dead"] += dead
+                self.report.counters[f"dead_{node.fate or 'external'}"] += dead
+            if leaks:
+                self.report.counters["word_leaks"] += leaks
+        return child
+
+    def _events(self, node: Node, child: Node) -> tuple[int, int]:
+        """How many literals died, and how many number words leaked, at the step from `node` to `child`."""
+        token = child.token
+        dead = leaks = 0
+        if not self.vocabulary[token]:
+            return dead, leaks
+        for at, detectors in enumerate(self._literals):
+            before, after = node.states[at], child.states[at]
+            if before is _LOST or after is _LOST:
+                continue
+            detector = detectors[node.group]
+            # The mask says more than the next state's `dead`: a token may end a literal that may not end.
+            dead += detector.mask(before).is_blocked(token)
+            leaked = getattr(detector, "leaked", None)
+            if leaked is not None and leaked(before, token, after):
+                leaks += 1
+        return dead, leaks
+
+    def _set_fate(self, node: Node, fate: str) -> None:
+        if not self.drafting:
+            node.fate = fate
+
+    def _literal_failed(self, error: Exception) -> None:
+        self.report.counters["errors"] += 1
+        if self.on_error == "raise":
+            raise error
+
+    # -- places, for policies that go back --------------------------------------------------------
+
+    def close(self, group: int, history: Sequence[int]) -> None:
+        """Let no literal start after exactly this history of a row of grounding `group`."""
+        self.closed.add((group, tuple(history)))
+
+    def literal_start(self, node: Node) -> int:
+        """How many ids of the history of `node` come before the literal that is open there."""
+        while node.parent is not None and self._inside(node):
+            node = node.parent
+        return node.depth
+
+    def _inside(self, node: Node) -> bool:
+        return any(
+            state is not _LOST and detectors[node.group].mask(state).inside
+            for detectors, state in zip(self._literals, node.states, strict=True)
+        )
+
+    # -- report -----------------------------------------------------------------------------------
+
+    def finish(self, sequences: Any, prompt_length: int | None = None) -> list[SequenceSummary]:
+        """Work out from the returned ids what holds for them, and put it into the report.
+
+        sequences: ids (rows, width) with the prompt, as generate() returns them. Counts what is unfinished
+        and dead on each, and marks which interventions lie on one of them.
+        """
+        if isinstance(sequences, torch.Tensor):
+            sequences = sequences.cpu()
+        ids: Ids = np.asarray(sequences, dtype=np.int64)
+        base = self._rows.prompt_length if prompt_length is None else prompt_length
+        drafting, self.drafting = self.drafting, True  # walking the ids must not count their steps again
+        try:
+            summaries = [self._summarise(row, ids, base) for row in range(len(ids))]
+        finally:
+            self.drafting = drafting
+        self.report.sequences.extend(summaries)
+        self.report.counters["unfinished"] += sum(item.unfinished for item in summaries)
+        self.report.counters["returned_dead"] += sum(item.dead for item in summaries)
+        self.report.forget_built()
+        return summaries
+
+    def _summarise(self, row: int, ids: Ids, base: int) -> SequenceSummary:
+        node = self._start(row, len(ids), ids[row, :base].tolist())
+        dead = leaks = 0
+        for token in ids[row, base:].tolist():
+            if node.finished:
+                break
+            child = self._step(node, token)
+            died, leaked = self._events(node, child)
+            dead, leaks, node = dead + died, leaks + leaked, child
+        unfinished = any(
+            state is not _LOST and not detectors[node.group].finish(state)
+            for detectors, state in zip(self._literals, node.states, strict=True)
+        )
+        path = node.path()
+        on_it = 0
+        for record in self.report.records:
+            if record.run == self.report.runs and record.node.group == node.group:
+                history = record.node.path()
+                returned = len(history) < len(path) and path[: len(history)] == history
+                record.returned = returned or bool(record.returned)
+                on_it += returned
+        return SequenceSummary(row, len(path), unfinished, dead, leaks, on_it)
+
+    def _record(self, plan: Plan) -> None:
+        self.report.counters["penalised"] += 1
+        if plan.action == "forced":
+            self.report.counters["forced"] += 1
+            self.forced[plan.row] = plan.node
+        record = self._new_record(plan, plan.first, plan.action)
+        record.detector = self._literals[plan.by][plan.node.group]
+        record.state = plan.node.states[plan.by]
+
+    def _record_scored(self, plan: Plan, scored: Scored) -> None:
+        self.report.counters["penalised"] += scored.token == plan.first and plan.by < 0
+        self.report.counters["candidates_penalised"] += 1
+        self._new_record(plan, scored.token, "forced" if scored.forced else "blocked").scored = scored
+
+    def _new_record(self, plan: Plan, token: int, action: str) -> InterventionRecord:
+        record = InterventionRecord((self.report.runs, self._call, plan.row), plan, token, action)
+        record.vocabulary = self.vocabulary
+        record.evidence = self.evidence
+        if self.groundings:
+            record.grounding = self.groundings[plan.node.group]
+        self.report.records.append(record)
+        return record
+
+    def _describe_options(self, threshold: float, unscored: str, candidates: int) -> None:
+        options = self.report.options
+        options.update(skip_threshold=self.skip_threshold, penalty=-self.penalty)
+        options.update(on_unsupported=self.on_unsupported, on_error=self.on_error)
+        if self._models:
+            options.update(candidates=candidates, confidence_threshold=threshold, unscored=unscored)
+        for model in self._models:
+            self.report.add_notes(model.name, model.notes)
+
+    def _begin_run(self, now: int) -> None:
+        self.report.runs += 1
+        self._call = -1
+        self._run_began = now
+        self._elapsed_before = self.report.timings.elapsed_ns
+
+    def _now(self) -> int:
+        if self.synchronize and torch.cuda.is_available():
+            torch.cuda.synchronize()
+        return time.perf_counter_ns()
+
+
+def _sorted_detectors(
+    detectors: Sequence[Detector], groups: int
+) -> tuple[list[Sequence[LiteralDetector]], list[ModelDetector]]:
+    """Literal detectors, one per grounding each, and model detectors."""
+    literals: list[Sequence[LiteralDetector]] = []
+    models: list[ModelDetector] = []
+    for item in detectors:
+        if isinstance(item, list | tuple):
+            if len(item) != groups:
+                raise ValueError(f"expected one literal detector per grounding ({groups}), got {len(item)}")
+            literals.append(item)
+        elif getattr(item, "kind", None) == "literal":
+            literals.append([cast(LiteralDetector, item)] * max(1, groups))
+        elif getattr(item, "kind", None) == "model":
+            models.append(cast(ModelDetector, item))
+        else:
+            raise TypeError(f"expected a detector of kind 'literal' or 'model', got {item!r}")
+    if models and not groups:
+        raise ValueError("expected a grounding for the model detectors, got none")
+    return literals, models
+
+
+def _as_numpy(scores: torch.Tensor) -> Any:
+    return (scores if scores.dtype == torch.float32 else scores.float()).numpy()
+
+
+def _top_chances(scores: torch.Tensor, tops: torch.Tensor) -> torch.Tensor:
+    """Softmax probability of the top score of each row, (rows,); NaN where a score is NaN."""
+    return (scores - tops[:, None]).exp_().sum(dim=-1).reciprocal()
+
+
+def _bits(values: torch.Tensor) -> torch.Tensor:
+    """float32 values as int64 that carry their bits, so that they travel with ids in one transfer."""
+    return values.contiguous().view(torch.int32).to(torch.int64)
+
+
+def _unbits(bits: Ids) -> list[float]:
+    return [float(value) for value in bits.astype(np.int32).view(np.float32)]
+
+
+def _one_of(name: str, value: str, allowed: Sequence[str]) -> None:
+    if value not in allowed:
+        raise ValueError(f"{name}: expected one of {', '.join(allowed)}, got {value!r}")
+
+
+def _between(name: str, value: float) -> None:
+    if not 0.0 <= value <= 1.0:
+        raise ValueError(f"{name}: expected a probability from 0 to 1, got {value}")
