@@ -106,12 +106,12 @@ _memo: weakref.WeakKeyDictionary[Any, tuple[Any, Vocabulary]] = weakref.WeakKeyD
 
 
 def _state(tokenizer: Any) -> tuple[Any, ...]:
-    """What changes when tokens are added to a tokenizer object."""
-    try:
-        size = len(tokenizer)
-    except (TypeError, NotImplementedError):
-        size = -1
-    # Not all_special_ids: transformers 4 takes a fifth of a second for it where there are thousands.
+    """What changes when tokens are added to a tokenizer object; cheap for hundreds of thousands of tokens."""
+    backend = _backend(tokenizer)
+    if backend is not None:
+        size = len(backend.get_added_tokens_decoder())
+    else:
+        size = len(tokenizer) if hasattr(tokenizer, "__len__") else -1
     return size, repr(getattr(tokenizer, "special_tokens_map", None))
 
 
