@@ -1,0 +1,92 @@
+"""A finished answer against its context: each number, and what supports it. The detector's logic, used after the fact.
+
+for verdict in check_text("Revenue was 2400 million.", "It was 2.4 billion, up 12%."):
+    print(verdict.status, verdict.text, verdict.evidence)
+# supported 2.4 billion 2400 million
+# unsupported 12% None
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from .grounding import Grounding, as_groundings
+from .literals import GOVERNED, Literal, scan
+from .surface import Licence, Position
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """One literal of an answer. `status` is supported, exempt or unsupported.
+
+    start, end: character offsets in the answer. evidence: the literal of the context that supports it, and span its offsets in
+    the grounding's text (passages joined by a blank line, then the query); None where it is exempt or unsupported.
+    """
+
+    start: int
+    end: int
+    text: str
+    status: str
+    evidence: str | None = None
+    span: tuple[int, int] | None = None
+
+
+def check_text(
+    context: str | Sequence[str], answer: str, *, query: str | None = None, **options: bool
+) -> list[Verdict]:
+    """The literals of an answer in order, each judged against the context (a text, or passages) and the query.
+
+    options: number_words, units, rounding, derived, exemptions, as for the detector. Raises ValueError on an empty context.
+    """
+    grounding = as_groundings(context, query)[0]
+    if not grounding.text.strip():
+        raise ValueError("context: expected text, got an empty one")
+    licence = licence_of(grounding, **options)
+    verdicts, marker = [], 0
+    for literal in scan(answer):
+        if literal.words and not (licence.number_words and any(w in literal.text for w in GOVERNED)):
+            continue
+        position = _position(licence, literal, marker)
+        if literal.marker:
+            marker = int("".join(c for c in literal.text if c.isdigit()))
+        source = position.source if position is not None and position.ok else -1
+        text = answer[literal.start : literal.end].rstrip()
+        if literal.marker and (position is None or not position.ok):
+            text = text[:-1]  # no marker after all: a number and a full stop
+        if position is None or not position.ok:
+            verdicts.append(Verdict(literal.start, literal.start + len(text), text, "unsupported"))
+        elif source < 0:
+            status = "exempt" if literal.marker or text.startswith("[") else "supported"
+            verdicts.append(Verdict(literal.start, literal.start + len(text), text, status))
+        else:
+            found = licence.literals[source]
+            evidence = licence.text[found.start : found.end].strip()
+            span = (found.start, found.end)
+            verdicts.append(
+                Verdict(literal.start, literal.start + len(text), text, "supported", evidence, span)
+            )
+    return verdicts
+
+
+def licence_of(grounding: Grounding, **options: bool) -> Licence:
+    """What a grounding licenses: its passages and its query count alike."""
+    text = f"{grounding.text}\n\n{grounding.query}" if grounding.query else grounding.text
+    return Licence(text, passages=len(grounding.passages), **options)
+
+
+def _position(licence: Licence, literal: Literal, last_marker: int) -> Position | None:
+    """Where the forms stand after the whole literal; a list marker may also stand as the number alone."""
+    start = licence.start_at_line(last_marker) if literal.marker else licence.start
+    position = _follow(start, literal.text)
+    if literal.marker and (position is None or not position.ok):
+        position = _follow(start, literal.text[:-2])
+    return position
+
+
+def _follow(position: Position | None, text: str) -> Position | None:
+    for char in text:
+        if position is None:
+            return None
+        position = position.step(char)
+    return position
