@@ -1,19 +1,22 @@
 """The number detector: an automaton over the bytes of an answer, and exact masks over the vocabulary.
 
-A `State` is a function of (grounding, history). It holds the lexeme that is open (`literals.LexState`), where the forms of the
-grounding stand in it (`surface.Position`), whether the lexeme could have ended earlier and what was read since, and a few
-bytes of an unfinished UTF-8 character. States are interned, transitions and masks are remembered on them.
+A `State` is a function of (grounding, history). It holds the lexeme that is open (`literals.LexState`),
+where the forms of the grounding stand in it (`trie.Position`), whether the lexeme could have ended earlier
+and what was read since, and a few bytes of an unfinished UTF-8 character. States are interned, transitions
+and masks are remembered on them.
 
     detector = NumberDetector.for_grounding(grounding, vocabulary)
     state = detector.start(b"")
     state = detector.advance(state, token_id)
     detector.mask(state).blocked            # ids that would leave what the grounding supports
 
-A token is blocked if some literal in it is complete and not supported, or if after it the open literal can no longer become one
-that is. Words (option `number_words`) are governed more loosely: see `_judge`.
+A token is blocked if some literal in it is complete and not supported, or if after it the open literal can
+no longer become one that is. Words (option `number_words`) are governed more loosely: a token may complete
+one from a beginning that is no word itself, and that is counted (`leaked`).
 
-Cost: `advance` is a dictionary look-up when the pair was seen before, else about 1 us per character; `mask` is computed once per state by a
-walk over the vocabulary, sorted as canonical text, that takes whole ranges at once (a few ms cold), then it is an attribute.
+Cost: `advance` is a dictionary look-up when the pair was seen before, else about 1 us per character; `mask`
+is computed once per state by a walk over the vocabulary, sorted as canonical text, that takes whole ranges
+at once (a few ms cold), then it is an attribute.
 """
 
 from __future__ import annotations
@@ -32,6 +35,7 @@ from . import lexicon_en as lexicon
 from .check import licence_of
 from .detectors import Evidence, TokenMask
 from .grounding import Grounding
+from .licence import Licence
 from .literals import (
     COMMITTED,
     LETTER,
@@ -45,7 +49,7 @@ from .literals import (
     has_digit,
     is_word,
 )
-from .surface import Licence, Position
+from .trie import Position
 from .vocabulary import Vocabulary
 
 Ids = npt.NDArray[np.int64]
@@ -107,14 +111,15 @@ class NumberDetector:
 
     @classmethod
     def for_grounding(cls, grounding: Grounding, vocabulary: Vocabulary, **options: bool) -> NumberDetector:
-        """Options: number_words, units, rounding, derived, exemptions (see `surface.Licence`)."""
+        """Options: number_words, units, rounding, derived, exemptions (see `licence.Licence`)."""
         licence = licence_of(grounding, **options)
         return cls(licence, TokenIndex.of(vocabulary), context_length=len(grounding.text))
 
-    # --- the interface -----------------------------------------------------------------------------------------------
+    # --- the interface -----------------------------------------------------------------------------------
 
     def start(self, prefix: bytes = b"") -> State:
-        """The state after the prompt, of which `prefix` is the text since the last blank; the prefix itself is never judged."""
+        """The state after the prompt, of which `prefix` is the text since the last blank; the prefix itself
+        is never judged."""
         state = self._outside(LINE, 0)
         for char in _characters(prefix):
             state = self._step(state, char)[0]
@@ -153,9 +158,10 @@ class NumberDetector:
         return bool(state.literal) and not state.dead and not self.finish(state)
 
     def explain(self, state: State, token_id: int) -> Evidence:
-        """What the token would have written, and the literal of the grounding nearest to it (longest common beginning, then value)."""
+        """What the token would have written, and the literal of the grounding nearest to it (longest common
+        beginning, then value)."""
         attempt = state.core.text + self.tokens.text(token_id)
-        found = [t for t in regex.findall(r"[^\s]*[0-9½¼¾][^\s]*", attempt)] or [attempt.strip()]
+        found = list(regex.findall(r"[^\s]*[0-9½¼¾][^\s]*", attempt)) or [attempt.strip()]
         literal = found[-1].strip(".,;:!?()[]\"'*")
         return self.nearest(literal)
 
@@ -172,7 +178,7 @@ class NumberDetector:
                 min(len(digits), len(other)),
             )
             score = (common, -abs(len(other) - len(digits)))
-            if common and score > best_score or best is None and common:
+            if (common and score > best_score) or (best is None and common):
                 best, best_score = source, score
         if best is None:
             return Evidence(literal)
@@ -181,7 +187,7 @@ class NumberDetector:
         )  # else it stands in the query
         return Evidence(literal, self.licence.text[best.start : best.end], span)
 
-    # --- characters --------------------------------------------------------------------------------------------------
+    # --- characters --------------------------------------------------------------------------------------
 
     def _intern(self, core: Core) -> State:
         state = self._states.get(core)
@@ -312,7 +318,7 @@ class NumberDetector:
             violated = violated or more
         return following, violated
 
-    # --- judging -----------------------------------------------------------------------------------------------------
+    # --- judging -----------------------------------------------------------------------------------------
 
     def _governs(self, state: State) -> bool:
         lex = state.lex
@@ -367,7 +373,7 @@ class NumberDetector:
             if violated:
                 return False
         lex = state.lex
-        if lex is None or state.dead or not self._governs(state) and not state.core.rest:
+        if lex is None or state.dead or (not self._governs(state) and not state.core.rest):
             return True
         if lex.accepts:
             return self._supported(state)
@@ -382,7 +388,7 @@ class NumberDetector:
                 return False
         return self._at_end(following)
 
-    # --- tokens ------------------------------------------------------------------------------------------------------
+    # --- tokens ------------------------------------------------------------------------------------------
 
     def _move(self, state: State, token_id: int) -> tuple[State, bool, bool]:
         """The state after a token, whether the token is blocked, whether a number word leaks in it."""
@@ -428,9 +434,10 @@ class NumberDetector:
     ) -> tuple[Ranges, Ranges]:
         """Which of the sorted texts [low, high) are blocked and which begin a literal, as ranges.
 
-        They agree on their first `depth` characters, and `state` is the state after those. `loose`: the token goes on a
-        beginning that was left open; `governed`: it began inside a run of number words. Results are shared between all the
-        states that come to the same state on the way, which is why most masks cost little.
+        They agree on their first `depth` characters, and `state` is the state after those. `loose`: the
+        token goes on a beginning that was left open; `governed`: it began inside a run of number words.
+        Results are shared between all the states that come to the same state on the way, which is why most
+        masks cost little.
         """
         index = self.tokens
         lex = state.lex
@@ -461,7 +468,7 @@ class NumberDetector:
         while at < high:
             char = texts[at][depth]
             end = bisect_left(texts, texts[at][:depth] + chr(ord(char) + 1), at, high)
-            if index.matter[end] == index.matter[at] and (settled or quiet and not _spells(lex, char)):
+            if index.matter[end] == index.matter[at] and (settled or (quiet and not _spells(lex, char))):
                 at = end
                 continue
             following, violated = self._step(state, char)
@@ -506,7 +513,7 @@ def _begins(earlier: State, state: State, char: str) -> bool:
     return len(state.lex.shape.lstrip("\n")) < len(earlier.lex.shape.lstrip("\n"))
 
 
-# --- the vocabulary as canonical text ------------------------------------------------------------------------------------
+# --- the vocabulary as canonical text --------------------------------------------------------------------
 
 _WORD_MATTERS = (
     regex.compile(  # the token's first letters may go on a word, but then from a state that is not settled
@@ -516,7 +523,8 @@ _WORD_MATTERS = (
 
 
 class TokenIndex:
-    """A vocabulary as canonical text, sorted. `matter[i]`: how many of the first i texts hold a digit or a number word.
+    """A vocabulary as canonical text, sorted. `matter[i]`: how many of the first i texts hold a digit or a
+    number word.
 
     Built once per vocabulary: about 1 s for 262 k tokens.
     """
@@ -564,7 +572,8 @@ def _has_matter(text: str) -> bool:
 
 
 def _characters(piece: bytes) -> str:
-    """Canonical characters of a token's bytes; bytes that are no whole character become private-use characters."""
+    """Canonical characters of a token's bytes; bytes that are no whole character become private-use
+    characters."""
     if piece.isascii():
         return canonical(piece.decode("ascii"))
     try:

@@ -1,4 +1,5 @@
-"""A finished answer against its context: each number, and what supports it. The detector's logic, used after the fact.
+"""A finished answer against its context: each number, and what supports it. The detector's logic, used
+after the fact.
 
 for verdict in check_text("Revenue was 2400 million.", "It was 2.4 billion, up 12%."):
     print(verdict.status, verdict.text, verdict.evidence)
@@ -12,16 +13,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from .grounding import Grounding, as_groundings
+from .licence import Licence
 from .literals import GOVERNED, Literal, scan
-from .surface import Licence, Position
+from .trie import Position
 
 
 @dataclass(frozen=True)
 class Verdict:
     """One literal of an answer. `status` is supported, exempt or unsupported.
 
-    start, end: character offsets in the answer. evidence: the literal of the context that supports it, and span its offsets in
-    the grounding's text (passages joined by a blank line, then the query); None where it is exempt or unsupported.
+    start, end: character offsets in the answer. evidence: the literal of the context that supports it, and
+    span its offsets in the grounding's text (passages joined by a blank line, then the query); None where
+    it is exempt or unsupported.
     """
 
     start: int
@@ -35,9 +38,11 @@ class Verdict:
 def check_text(
     context: str | Sequence[str], answer: str, *, query: str | None = None, **options: bool
 ) -> list[Verdict]:
-    """The literals of an answer in order, each judged against the context (a text, or passages) and the query.
+    """The literals of an answer in order, each judged against the context (a text, or passages) and the
+    query.
 
-    options: number_words, units, rounding, derived, exemptions, as for the detector. Raises ValueError on an empty context.
+    options: number_words, units, rounding, derived, exemptions, as for the detector. Raises ValueError on
+    an empty context.
     """
     grounding = as_groundings(context, query)[0]
     if not grounding.text.strip():

@@ -1,9 +1,10 @@
 """Text to literals: canonical characters, and the one lexer that contexts and answers share.
 
-`scan(text)` cuts a text into the literals that docs/literals.md defines. The same lexer runs one character at a time inside
-the automaton: a `LexState` stands for everything read of one lexeme so far, knows whether the lexeme may end there, and gives the
-next state or None when nothing longer fits. Which lexeme fits is one regular expression, asked through partial
-matching and remembered per shape (digits are `0`, words that can open nothing are `~`), so each shape is matched once per process.
+`scan(text)` cuts a text into the literals that docs/literals.md defines. The same lexer runs one character
+at a time inside the automaton: a `LexState` stands for everything read of one lexeme so far, knows whether
+the lexeme may end there, and gives the next state or None when nothing longer fits. Which lexeme fits is
+one regular expression, asked through partial matching and remembered per shape (digits are `0`, words that
+can open nothing are `~`), so each shape is matched once per process.
 
 Cost: a dictionary look-up per character once warm; nothing here depends on a tokenizer or on a grounding.
 """
@@ -84,7 +85,7 @@ def has_digit(chars: str) -> bool:
     return any(c.isdigit() or c in lexicon.VULGAR_FRACTIONS for c in chars)
 
 
-# --- the lexer -------------------------------------------------------------------------------------------------------
+# --- the lexer -------------------------------------------------------------------------------------------
 
 
 def _any(words: object) -> str:
@@ -130,7 +131,9 @@ _PHONE = r"000\) ?000[-. ]0000"
 _URL = r"(?:https?://|www\.)[^ \n]*"
 _NUMWORD = _any(NUMBER_WORDS)
 _PART = rf"(?:(?:{_any(lexicon.PART_WORDS)}) (?:of )?an? )"
-_WORDS = rf"(?:{_PART}(?:{_any({*lexicon.HUNDRED, *lexicon.SCALES, *lexicon.DOZEN})})|(?:{_NUMWORD})(?:(?:(?<=(?:{_BIG})) and |[ -])(?:{_NUMWORD}))*)"
+_PARTED = _any({*lexicon.HUNDRED, *lexicon.SCALES, *lexicon.DOZEN})
+_NEXT_WORD = rf"(?:(?<=(?:{_BIG})) and |[ -])(?:{_NUMWORD})"
+_WORDS = rf"(?:{_PART}(?:{_PARTED})|(?:{_NUMWORD})(?:{_NEXT_WORD})*)"
 _MARKER = r"00?0?[.)][ \n]"
 _CITATION = r"\[0+(?:, ?0+)*\]"
 _LEXEME = regex.compile(
@@ -138,8 +141,8 @@ _LEXEME = regex.compile(
     rf"|{_MONTH_FIRST}|{_CODE}|{_URL}|{_WORDS}|{_W}+|{_CITATION}|\n?[-+.]|\n?{_CURRENCY}|\[",
 )
 _WORD_STARTS = sorted(
-    {*NUMBER_WORDS, *lexicon.PART_WORDS, *lexicon.MONTHS, *lexicon.MONTH_ABBREVIATIONS, *lexicon.OPEN_PREFIXES,
-     "http", "https", "www"}
+    {*NUMBER_WORDS, *lexicon.PART_WORDS, *lexicon.MONTHS, *lexicon.MONTH_ABBREVIATIONS,
+     *lexicon.OPEN_PREFIXES, "http", "https", "www"}
 )  # fmt: skip
 _PREFIXES = {w[:i] for w in _WORD_STARTS for i in range(1, len(w) + 1)}
 _OPEN = {*lexicon.OPEN_PREFIXES, *lexicon.MONTHS, *lexicon.MONTH_ABBREVIATIONS, *NUMBER_WORDS}
@@ -157,9 +160,9 @@ _IS_WORDS = regex.compile(rf"{_WORDS}")
 class LexState:
     """What has been read of one lexeme, as a shape; interned, so that identity is equality.
 
-    accepts: the lexeme may end here (if no two word characters are parted by it).
-    governed: a run of number words that holds one of ten or more, or has begun one.
-    plain: no digit, and no way to a number word: nothing but a digit can make it matter.
+    accepts: the lexeme may end here (if no two word characters are parted by it). governed: a run of number
+    words that holds one of ten or more, or has begun one. plain: no digit, and no way to a number word:
+    nothing but a digit can make it matter.
     """
 
     __slots__ = ("accepts", "governed", "marker", "next", "partial", "plain", "shape", "words")
@@ -198,7 +201,7 @@ def _grow(shape: str, char: str) -> str:
             return ""  # "mid-2021": the hyphen ends the word
         char = "0"
     first = shape[0]
-    if first == "w" and shape.startswith("www.") or first == "h" and regex.match("https?://", shape):
+    if (first == "w" and shape.startswith("www.")) or (first == "h" and regex.match("https?://", shape)):
         if char in " \n":
             return ""
         return shape if shape.endswith("…") else shape + "…"
@@ -244,7 +247,8 @@ def before(previous: str, char: str) -> str:
 
 
 def begin(previous: str, char: str) -> LexState | None:
-    """The state of a lexeme that begins with this character at this place, or None: the character stands alone."""
+    """The state of a lexeme that begins with this character at this place, or None: the character stands
+    alone."""
     if char.isdigit() or char in lexicon.VULGAR_FRACTIONS:
         return lex_state(("\n" if previous == LINE else "") + ("0" if char.isdigit() else char))
     if char.isalpha() or char == "_":
@@ -258,7 +262,8 @@ def begin(previous: str, char: str) -> LexState | None:
 
 @dataclass(frozen=True)
 class Literal:
-    """A literal of a text: canonical `text` at [start, end), `marker` for a list marker, `words` for number words."""
+    """A literal of a text: canonical `text` at [start, end), `marker` for a list marker, `words` for number
+    words."""
 
     start: int
     end: int
