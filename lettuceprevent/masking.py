@@ -7,7 +7,7 @@ tokens without text are never blocked, apart from end tokens where the text may 
 from __future__ import annotations
 
 import math
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeAlias
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -18,6 +18,8 @@ from .detectors import Ids, TokenMask
 
 # Masks belong to automaton states. A very long context can have many of them; dropping all is always right.
 _MAX_MASKS = 8192
+# One row of scores, to be edited in place: an array where NumPy can work (see `on_host`), else a tensor.
+Row: TypeAlias = "torch.Tensor | NDArray[np.float32]"
 _NO_IDS: Ids = np.empty(0, dtype=np.int64)
 
 
@@ -47,11 +49,10 @@ class Prepared:
     """One TokenMask for logits of one width on one device.
 
     blocked: int64 index of what to penalise; None where `keep` is the shorter way to say it: the index of
-    what stays. ends: end tokens that may not come. starts: the literal starts that the mask itself leaves
-    open.
+    what stays; blocked_ids and keep_ids say the same on the host. ends: end tokens that may not come.
     """
 
-    __slots__ = ("_starts", "blocked", "ends", "keep", "mask")
+    __slots__ = ("_starts", "blocked", "blocked_ids", "ends", "keep", "keep_ids", "mask")
 
     def __init__(
         self, mask: TokenMask, table: TextTable, ends: Ids, width: int, device: torch.device
@@ -61,13 +62,17 @@ class Prepared:
         self._starts: torch.Tensor | None = None
         self.blocked: torch.Tensor | None = None
         self.keep: torch.Tensor | None = None
+        self.blocked_ids = self.keep_ids = _NO_IDS
         if mask.allowed is not None:
             textless = np.concatenate([table.without_text, np.arange(len(table.has_text), width)])
             keep = np.concatenate([mask.allowed, np.setdiff1d(textless, ends)])
             self.keep = _index(keep, width, device)
+            self.keep_ids = keep[keep < width]
         else:
             blocked = _NO_IDS if mask.blocked is None else mask.blocked
-            self.blocked = _index(np.concatenate([blocked, ends]) if len(ends) else blocked, width, device)
+            blocked = np.concatenate([blocked, ends])
+            self.blocked = _index(blocked, width, device)
+            self.blocked_ids = blocked[blocked < width]
 
     def blocks(self, token_id: int, has_text: bool) -> bool:
         """Whether this mask penalises `token_id`."""
@@ -86,11 +91,22 @@ class Prepared:
             self._starts = _index(starts, width, device)
         return self._starts
 
-    def penalise_(self, row: torch.Tensor, penalty: float) -> None:
+    def penalise_(self, row: Row, penalty: float) -> None:
         """Lower what the mask blocks in `row` (width,), in place; `penalty` is positive, inf to forbid."""
         if self.keep is None:
             assert self.blocked is not None
-            lower_(row, self.blocked, penalty)
+            if isinstance(row, np.ndarray) and math.isinf(penalty):
+                row[self.blocked_ids] = -math.inf
+            else:
+                lower_(row, self.blocked, penalty)
+            return
+        if isinstance(row, np.ndarray):
+            saved = row[self.keep_ids]
+            if math.isinf(penalty):
+                row.fill(-math.inf)
+            else:
+                row -= np.float32(penalty)
+            row[self.keep_ids] = saved
             return
         kept = row.index_select(0, self.keep)
         if math.isinf(penalty):
@@ -100,9 +116,22 @@ class Prepared:
         row.index_copy_(0, self.keep, kept)
 
 
-def lower_(row: torch.Tensor, index: torch.Tensor, penalty: float) -> None:
+def on_host(scores: torch.Tensor) -> bool:
+    """Whether NumPy can work on `scores` where they are.
+
+    Worth it: below a few hundred thousand elements a torch operation costs more to start than to run, and its
+    worker threads wait for a free core, which on a busy machine is worth milliseconds.
+    """
+    return scores.device.type == "cpu" and scores.dtype == torch.float32
+
+
+def lower_(row: Row, index: torch.Tensor, penalty: float) -> None:
     """Lower `row` (width,) at `index`, in place; a score of -inf or NaN stays what it is."""
     if index.numel() == 0:
+        return
+    if isinstance(row, np.ndarray):
+        at = index.numpy()
+        row[at] = -math.inf if math.isinf(penalty) else row[at] - np.float32(penalty)
         return
     if math.isinf(penalty):
         row.index_fill_(0, index, -math.inf)

@@ -34,6 +34,11 @@ class Plan:
         self.lost = False
         self.sound = False
 
+    @property
+    def masks_only(self) -> bool:
+        """Whether one mask is all there is to apply."""
+        return len(self.prepared) == 1 and self.no_starts < 0 and not self.closed and not self.lost
+
 
 class InterventionRecord:
     """An intervention as it is kept: references only, nothing is looked up before somebody reads it.

@@ -32,7 +32,7 @@ from .detectors import (
     contains,
 )
 from .grounding import Grounding, as_groundings
-from .masking import MaskCache, Prepared, lower_
+from .masking import MaskCache, Prepared, Row, lower_, on_host
 from .plans import InterventionRecord, Plan
 from .report import PreventionReport, SequenceSummary
 from .rows import Node, Rows, prompt_tail
@@ -120,6 +120,7 @@ class PreventionLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
         self._textual_ends = sorted(token for token in self.eos if vocabulary[token])
         self._silent_ends = frozenset(token for token in ends if not vocabulary[token])
         self._literals, self._models = _sorted_detectors(detectors, len(self.groundings))
+        self._leaky = bool(self._literals) and all(hasattr(group[0], "leaked") for group in self._literals)
         self._masks = MaskCache(vocabulary)
         self._rows = Rows(self._start, self._step, prompt_length)
         self._candidates = CandidateCheck(
@@ -175,7 +176,9 @@ class PreventionLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
     def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor) -> torch.FloatTensor:
         """Scores (rows, width) for `input_ids` (rows, ids so far), as a new tensor."""
         began = self._now()
-        self._check_shapes(input_ids, scores)
+        if scores.requires_grad:
+            scores = cast(torch.FloatTensor, scores.detach())
+        self._check_shapes(tuple(input_ids.shape), tuple(scores.shape))
         self._masks.fit(scores.shape[-1], scores.device)
         ids, firsts, tops, chances = self._to_host(input_ids, scores)
         nodes = self._rows.locate(ids)
@@ -204,16 +207,15 @@ class PreventionLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
         timings.elapsed_ns = self._elapsed_before + ended - self._run_began
         return cast(torch.FloatTensor, out)
 
-    def _check_shapes(self, input_ids: torch.Tensor, scores: torch.Tensor) -> None:
-        if input_ids.ndim != 2 or scores.ndim != 2 or input_ids.shape[0] != scores.shape[0]:
+    def _check_shapes(self, ids: tuple[int, ...], scores: tuple[int, ...]) -> None:
+        if len(ids) != 2 or len(scores) != 2 or ids[0] != scores[0]:
             raise ValueError(
-                "expected input_ids (rows, ids) and scores (rows, vocabulary), got shapes "
-                f"{tuple(input_ids.shape)} and {tuple(scores.shape)}"
+                f"expected input_ids (rows, ids) and scores (rows, vocabulary), got shapes {ids} and {scores}"
             )
-        if self.groundings and input_ids.shape[0] % len(self.groundings):
+        if self.groundings and ids[0] % len(self.groundings):
             raise ValueError(
                 f"expected a multiple of {len(self.groundings)} rows (one grounding each, times beams or "
-                f"returned sequences), got {input_ids.shape[0]}"
+                f"returned sequences), got {ids[0]}"
             )
 
     def _to_host(
@@ -221,21 +223,20 @@ class PreventionLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
     ) -> tuple[Ids, list[int], list[float], list[float] | None]:
         """The ids, and per row the first choice, its score, and its probability where skipping asks for
         it."""
-        scores = scores.detach()
         skipping = self.skip_threshold < 1.0 and not self.drafting
         chances: list[float] | None = None
         ids: Ids
         if scores.device.type == "cpu":
             values = _as_numpy(scores)  # NumPy's argmax is vectorised, torch's is not: 20 µs against 400
             firsts = [int(values.argmax())] if len(values) == 1 else values.argmax(axis=1).tolist()
-            tops = [float(row[first]) for row, first in zip(values, firsts, strict=True)]
+            tops = [float(values[row, first]) for row, first in enumerate(firsts)]
             if skipping:
                 chances = _top_chances(scores.float(), torch.tensor(tops)).tolist()
-            ids = input_ids.detach().cpu().numpy()
+            ids = (input_ids if input_ids.dtype == torch.int64 else input_ids.long()).cpu().numpy()
         else:
             first = scores.argmax(dim=-1, keepdim=True)
             top = scores.gather(1, first).float()
-            parts = [input_ids.detach().to(first.device), first, _bits(top)]
+            parts = [input_ids.to(first.device), first, _bits(top)]
             if skipping:
                 parts.append(_bits(_top_chances(scores.float(), top[:, 0])[:, None]))
             packed = torch.cat(parts, dim=1).cpu().numpy()
@@ -277,8 +278,10 @@ class PreventionLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
         if not math.isinf(self.penalty):
             self._set_fate(node, "penalty")
         plan = Plan(row, node, first, prepared, by)
-        plan.sound = by < 0 and has_text and math.isfinite(top)
-        if by >= 0:
+        if by < 0:
+            plan.sound = has_text and math.isfinite(top)
+            node.clear = first
+        else:
             mask = prepared[by].mask
             if mask.inside:
                 plan.action = "forced"
@@ -313,22 +316,26 @@ class PreventionLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
 
     def _apply(self, scores: torch.Tensor, plans: list[Plan]) -> torch.Tensor:
         """The scores with the masks of all planned rows in them, each with a way out (C5)."""
-        if len(plans) == 1 and scores.shape[0] == 1 and math.isinf(self.penalty):
-            plan = plans[0]
-            keep = plan.prepared[0].keep if len(plan.prepared) == 1 else None
-            if keep is not None and plan.no_starts < 0 and not plan.closed and not plan.lost:
-                # Little may come: cheaper to say what stays than to copy everything first.
-                out = torch.full_like(scores, -math.inf)
-                out.index_copy_(1, keep, scores.index_select(1, keep))
-                self._settle(scores, out, plan)
-                return out
-        out = scores.clone()
+        out = torch.empty_like(scores)
+        host = on_host(scores)
+        before: Any = scores.numpy() if host else scores
+        after: Any = out.numpy() if host else out
+        only = plans[0] if len(plans) == len(before) == 1 and math.isinf(self.penalty) else None
+        if only is not None and only.masks_only and only.prepared[0].keep is not None:
+            # Little may come: cheaper to say what stays than to copy everything first.
+            after[:] = -math.inf
+            keep = only.prepared[0].keep_ids if host else only.prepared[0].keep
+            after[0][keep] = before[0][keep]
+            self._settle(before[0], after[0], only)
+            return out
+        after[:] = before
         for plan in plans:
-            self._penalise_(out[plan.row], plan, starts=True)
-            self._settle(scores, out, plan)
+            row = after[plan.row]
+            self._penalise_(row, plan, starts=True)
+            self._settle(before[plan.row], row, plan)
         return out
 
-    def _penalise_(self, row: torch.Tensor, plan: Plan, starts: bool) -> None:
+    def _penalise_(self, row: Row, plan: Plan, starts: bool) -> None:
         """Apply the masks of `plan` to `row` (width,), and where `starts` what else it wants blocked."""
         for item in plan.prepared:
             item.penalise_(row, self.penalty)
@@ -338,45 +345,49 @@ class PreventionLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
         elif starts and plan.no_starts >= 0:
             lower_(row, self._masks.open_starts(plan.prepared[plan.no_starts]), self.penalty)
         if plan.lost:
-            self._candidates.fail_closed_(row)
+            self._candidates.fail_closed_(torch.from_numpy(row) if isinstance(row, np.ndarray) else row)
 
-    def _settle(self, scores: torch.Tensor, out: torch.Tensor, plan: Plan) -> None:
+    def _settle(self, before: Any, row: Any, plan: Plan) -> None:
         """Take back what leaves a row no way out, and record what stays."""
-        row = out[plan.row]
-        if not plan.sound and not self._has_way_out(row):
+        if not plan.sound and not self._has_way_out(row, plan):
             if plan.no_starts >= 0 or plan.closed:
-                row.copy_(scores[plan.row])
+                row[:] = before
                 self._penalise_(row, plan, starts=False)
                 plan.action = "blocked" if plan.action == "avoided" else plan.action
-                plan.sound = self._has_way_out(row)
-            if not plan.sound and not self._release(scores, row, plan):
+                plan.sound = self._has_way_out(row, plan)
+            if not plan.sound and not self._release(before, row, plan):
                 return
         if plan.by >= 0 and not self.drafting:
             self._record(plan)
 
-    def _release(self, scores: torch.Tensor, row: torch.Tensor, plan: Plan) -> bool:
+    def _release(self, before: Any, row: Any, plan: Plan) -> bool:
         """Undo the masks of a row without a way out; False where they were undone.
 
         Where no token with text was possible to begin with (an end token that somebody forces), there is
         nothing to give back as long as the first choice stands.
         """
-        if plan.by < 0 and not self._has_way_out(scores[plan.row]):
+        if plan.by < 0 and not self._has_way_out(before, None):
             return True
-        row.copy_(scores[plan.row])
+        row[:] = before
         self._set_fate(plan.node, "no_way_out")
         if not self.drafting:
             self.report.counters["no_way_out"] += 1
         return False
 
-    def _has_way_out(self, row: torch.Tensor) -> bool:
-        """Whether some token with text has a finite score in `row` (width,)."""
-        values = row.detach()
-        if values.device.type == "cpu":
-            has_text = self._masks.table.has_text
-            best = int(_as_numpy(values).argmax())
-            if best < len(has_text) and has_text[best] and math.isfinite(float(values[best])):
-                return True
-        return bool(torch.isfinite(values.index_select(0, self._masks.text_index())).any())
+    def _has_way_out(self, row: Row, plan: Plan | None) -> bool:
+        """Whether some token with text has a finite score in `row` (width,), masked as `plan` says."""
+        allowed = [item.mask.allowed for item in plan.prepared] if plan and math.isinf(self.penalty) else []
+        few = min((ids for ids in allowed if ids is not None), key=len, default=None)
+        if isinstance(row, torch.Tensor):
+            index = self._masks.text_index() if few is None else torch.from_numpy(few).to(row.device)
+            return bool(torch.isfinite(row[index[index < len(row)]]).any())
+        if few is not None:
+            return bool(np.isfinite(row[few[few < len(row)]]).any())
+        has_text = self._masks.table.has_text
+        best = int(row.argmax())
+        if best < len(has_text) and has_text[best] and math.isfinite(row[best]):
+            return True
+        return bool(np.isfinite(row[: len(has_text)][has_text[: len(row)]]).any())
 
     def _check_candidates(self, out: torch.Tensor, plans: list[Plan], ids: Ids) -> None:
         """Model detectors, in place on `out`, which is ours."""
@@ -412,7 +423,7 @@ class PreventionLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
         child = Node(node, token, tuple(states), group)
         child.finished = node.finished or token in self.eos
         child.counted = not self.drafting
-        if not node.finished and not self.drafting:
+        if not self.drafting and not node.finished and (token != node.clear or self._leaky):
             dead, leaks = self._events(node, child)
             if dead:
                 self.report.counters["dead"] += dead
@@ -432,10 +443,10 @@ class PreventionLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
             if before is _LOST or after is _LOST:
                 continue
             detector = detectors[node.group]
-            # The mask says more than the next state's `dead`: a token may end a literal that may not end.
-            dead += detector.mask(before).is_blocked(token)
-            leaked = getattr(detector, "leaked", None)
-            if leaked is not None and leaked(before, token, after):
+            if token != node.clear:
+                # The mask says more than the next state's `dead`: a token may end a literal that may not end.
+                dead += detector.mask(before).is_blocked(token)
+            if self._leaky and cast(Any, detector).leaked(before, token, after):
                 leaks += 1
         return dead, leaks
 

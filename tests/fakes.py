@@ -12,6 +12,8 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from lettuceprevent.detectors import Evidence, TokenMask
 
+torch.set_num_threads(1)  # tiny models: threads only wait for each other
+
 CORPUS = [
     "Revenue was 2400 million in 2021 and 3100 million in 2022.",
     "The answer is 12, 17 or 2023; there were 24 cats, 31 dogs and 100 birds. It rose by 5 percent.",
