@@ -17,7 +17,7 @@ PYTHON ?= $(shell for p in python3 python3.11 python3.12 python3.13 python3.10; 
 TESTS ?=
 
 BIN := $(VENV)/bin
-STAMP := $(VENV)/.installed-$(EXTRAS)
+STAMP := $(VENV)/.installed-$(EXTRAS)-$(notdir $(CONSTRAINTS))
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export TOKENIZERS_PARALLELISM := false
 

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import argparse
 import base64
+import functools
 import hashlib
 import json
 import os
@@ -41,6 +42,8 @@ from lettuceprevent.assets import HOST, HOST_HUB_ID, TOKENIZERS, asset_path, cac
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # nothing here comes from a hub
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
 
 
 class AssetError(RuntimeError):
@@ -326,12 +329,57 @@ def _write_llama_style(
     _write_json(target / "tokenizer_config.json", common | config)
 
 
-def _gguf_fields(material: Path) -> dict[str, Any]:
+@functools.cache
+def _gguf_reader(material: Path) -> Any:
     try:
         import gguf
     except ImportError as error:
         raise AssetError(f"needs the package gguf to read {material.name}") from error
-    return {name: field.contents() for name, field in gguf.GGUFReader(material).fields.items()}
+    return gguf.GGUFReader(material)
+
+
+@functools.cache
+def _gguf_fields(material: Path) -> dict[str, Any]:
+    return {name: field.contents() for name, field in _gguf_reader(material).fields.items()}
+
+
+# Names of llama.cpp → names of transformers' LlamaForCausalLM.
+_GGUF_NAMES = {
+    "token_embd": "model.embed_tokens",
+    "output_norm": "model.norm",
+    "attn_norm": "input_layernorm",
+    "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj",
+    "attn_output": "self_attn.o_proj",
+    "ffn_norm": "post_attention_layernorm",
+    "ffn_gate": "mlp.gate_proj",
+    "ffn_up": "mlp.up_proj",
+    "ffn_down": "mlp.down_proj",
+}
+
+
+def _gguf_weights(material: Path) -> dict[str, Any]:
+    """The tensors, dequantised to float32, by transformers' names. The output layer is the embedding."""
+    import gguf
+    import numpy as np
+
+    fields = _gguf_fields(material)
+    heads = {
+        "attn_q": fields["llama.attention.head_count"],
+        "attn_k": fields["llama.attention.head_count_kv"],
+    }
+    weights = {}
+    for tensor in _gguf_reader(material).tensors:
+        *block, part, leaf = tensor.name.split(".")  # "blk.0.attn_q.weight" or "token_embd.weight"
+        prefix = f"model.layers.{block[1]}." if block else ""
+        array = gguf.dequantize(tensor.data, tensor.tensor_type).astype(np.float32, copy=False)
+        if part in heads:  # llama.cpp keeps the two halves of a rotary pair side by side
+            rows, columns = array.shape
+            array = array.reshape(heads[part], rows // heads[part] // 2, 2, columns).swapaxes(1, 2)
+            array = array.reshape(rows, columns)
+        weights[f"{prefix}{_GGUF_NAMES[part]}.{leaf}"] = np.ascontiguousarray(array)
+    return weights
 
 
 def build_smollm2_tokenizer(material: Path, target: Path) -> None:
@@ -386,19 +434,14 @@ def build_smollm2_tokenizer(material: Path, target: Path) -> None:
 
 
 def build_smollm2(material: Path, target: Path) -> None:
-    """The GGUF file → float32 safetensors, a plain LlamaConfig, the tokenizer; read back once as a check."""
+    """The GGUF file → float32 safetensors, a plain LlamaConfig, the tokenizer; tried on one question."""
     import torch
-    from safetensors.torch import save_file
+    from safetensors.numpy import save_file
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     build_smollm2_tokenizer(material, target)
     fields = _gguf_fields(material)
-    model = AutoModelForCausalLM.from_pretrained(
-        material.parent, gguf_file=material.name, dtype=torch.float32
-    )
-    # The output layer is the embedding (no tensor of its own in the file), so it is not stored twice.
-    weights = {k: v.contiguous() for k, v in model.state_dict().items() if k != "lm_head.weight"}
-    save_file(weights, target / "model.safetensors", metadata={"format": "pt"})
+    save_file(_gguf_weights(material), target / "model.safetensors", metadata={"format": "pt"})
     (target / "model.safetensors").chmod(0o644)
     eos, bos = fields["tokenizer.ggml.eos_token_id"], fields["tokenizer.ggml.bos_token_id"]
     config = {
@@ -428,21 +471,15 @@ def build_smollm2(material: Path, target: Path) -> None:
         target / "generation_config.json", {"bos_token_id": bos, "eos_token_id": eos, "pad_token_id": eos}
     )
 
-    again = AutoModelForCausalLM.from_pretrained(target, dtype=torch.float32)
+    model = AutoModelForCausalLM.from_pretrained(target, dtype=torch.float32)
     tokenizer = AutoTokenizer.from_pretrained(target)
     chat = [{"role": "user", "content": "What is the capital of France?"}]
     prompt = tokenizer.apply_chat_template(chat, add_generation_prompt=True, tokenize=False)
     ids = tokenizer(prompt, return_tensors="pt", add_special_tokens=False)
-    with torch.no_grad():
-        difference = float((model(**ids).logits - again(**ids).logits).abs().max())
-        answer_ids = again.generate(**ids, max_new_tokens=24, do_sample=False)[0, ids["input_ids"].shape[1] :]
-    answer = tokenizer.decode(answer_ids)
-    if difference > 1e-4:
-        raise AssetError(
-            f"expected the converted weights to give the GGUF file's logits, got a difference of {difference}"
-        )
-    if "Paris" not in answer or tokenizer.eos_token != "<|im_end|>":
-        raise AssetError(f"expected an answer with 'Paris' and the end token <|im_end|>, got {answer!r}")
+    out = model.generate(**ids, max_new_tokens=24, do_sample=False)[0, ids["input_ids"].shape[1] :]
+    answer = tokenizer.decode(out)
+    if "Paris" not in answer or not answer.endswith("<|im_end|>"):
+        raise AssetError(f"expected an answer with 'Paris' that ends in <|im_end|>, got {answer!r}")
 
 
 BUILDERS: dict[str, Callable[[Path, Path], None]] = {
