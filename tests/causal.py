@@ -1,0 +1,52 @@
+"""What the tests of the causal detector share: random checkpoints, and scores by full forward passes."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from lettuceprevent.checkpoint import read_weights, split_weights
+
+_SCRIPT = Path(__file__).resolve().parents[1] / "scripts" / "make_causal_checkpoint.py"
+
+
+def maker() -> Any:
+    """scripts/make_causal_checkpoint.py as a module."""
+    name = "make_causal_checkpoint"
+    if name not in sys.modules:
+        spec = importlib.util.spec_from_file_location(name, _SCRIPT)
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[name] = module
+        spec.loader.exec_module(module)
+    return sys.modules[name]
+
+
+def make_checkpoint(folder: Path, **options: Any) -> Path:
+    """A tiny random checkpoint of the published form in `folder`."""
+    written: Path = maker().write_checkpoint(folder, **options)
+    return written
+
+
+def reference_model(folder: Path) -> tuple[Any, torch.Tensor, torch.Tensor]:
+    """transformers' own backbone, head weight and bias."""
+    from transformers import AutoConfig, AutoModel
+
+    config = AutoConfig.from_pretrained(folder)
+    model = AutoModel.from_config(config).eval()
+    backbone, weight, bias, _ = split_weights(read_weights(folder), str(folder))
+    model.load_state_dict(backbone)
+    return model, weight, bias
+
+
+def full_scores(reference: tuple[Any, torch.Tensor, torch.Tensor], ids: tuple[int, ...]) -> float:
+    """P(label 1) at the last of `ids`, by one full forward pass."""
+    model, weight, bias = reference
+    with torch.inference_mode():
+        hidden = model(input_ids=torch.tensor([ids]), use_cache=False).last_hidden_state[0, -1]
+        return float(torch.softmax(weight @ hidden + bias, -1)[1])
