@@ -133,12 +133,31 @@ def _per_grounding(
     return [built[grounding] for grounding in groundings]
 
 
-_BUILDERS: dict[str, Builder] = {"number": _number}
+def _causal(
+    tokenizer: Any, vocabulary: Any, groundings: Sequence[Grounding], options: dict[str, Any]
+) -> Detector:
+    from .tree import CausalDetector
+
+    return CausalDetector.for_host(tokenizer, vocabulary, groundings, **options)
+
+
+_BUILDERS: dict[str, Builder] = {"number": _number, "lettuceprevent": _causal}
 NUMBER_OPTIONS = frozenset({"number_words", "units", "rounding", "derived", "exemptions"})
 MODEL_OPTIONS = frozenset(
-    {"detector_model", "detector_device", "detector_dtype", "alignment", "on_long_context", "precision"}
+    {
+        "detector_model",
+        "detector_device",
+        "detector_dtype",
+        "precision",
+        "alignment",
+        "reference_tokenizer",
+        "on_long_context",
+        "cache_bytes",
+    }
 )
-_OPTIONS = {"number": NUMBER_OPTIONS}
+_OPTIONS = {"number": NUMBER_OPTIONS, "lettuceprevent": MODEL_OPTIONS}
+# Those that load a model, which goes to the host's device in the host's precision unless told otherwise.
+MODEL_DETECTORS = frozenset({"lettuceprevent"})
 DETECTOR_OPTIONS = NUMBER_OPTIONS | MODEL_OPTIONS
 
 

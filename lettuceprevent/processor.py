@@ -171,6 +171,21 @@ class PreventionLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
         processor.report.timings.prepare_ns += time.perf_counter_ns() - began
         return processor
 
+    def for_draft(self) -> PreventionLogitsProcessor:
+        """A processor for a draft model with the same vocabulary: the same masks, but nothing is counted."""
+        draft = PreventionLogitsProcessor(
+            self.vocabulary,
+            self.groundings,
+            [*self._literals, *self._models],
+            eos_token_ids=self.eos,
+            prompt_length=self._rows.fixed,
+            penalty=self.penalty,
+            on_unsupported="substitute",
+            on_error=self.on_error,
+        )
+        draft.drafting = True
+        return draft
+
     # -- one call ---------------------------------------------------------------------------------
 
     def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor) -> torch.FloatTensor:
@@ -445,7 +460,7 @@ class PreventionLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
             detector = detectors[node.group]
             if token != node.clear:
                 # The mask says more than the next state's `dead`: a token may end a literal that may not end.
-                dead += detector.mask(before).is_blocked(token)
+                dead += _blocks(detector, before, token)
             if self._leaky and cast(Any, detector).leaked(before, token, after):
                 leaks += 1
         return dead, leaks
@@ -587,6 +602,12 @@ def _sorted_detectors(
     if models and not groups:
         raise ValueError("expected a grounding for the model detectors, got none")
     return literals, models
+
+
+def _blocks(detector: LiteralDetector, state: Any, token: int) -> bool:
+    """Whether a token with text is blocked; without the whole mask where the detector can say so."""
+    blocks = getattr(detector, "blocks", None)
+    return bool(blocks(state, token)) if blocks is not None else detector.mask(state).is_blocked(token)
 
 
 def _as_numpy(scores: torch.Tensor) -> Any:

@@ -94,7 +94,7 @@ class Rows:
     ) -> None:
         self._start = start
         self._step = step
-        self._fixed = prompt_length
+        self.fixed = prompt_length
         self.prompt_length = prompt_length or 0
         self.fresh = False  # whether the last call began a generation
         self.forget()
@@ -135,14 +135,14 @@ class Rows:
 
     def _relocate(self, ids: Ids) -> list[Node]:
         width = ids.shape[1]
-        if self._fixed is not None and width < self._fixed:
+        if self.fixed is not None and width < self.fixed:
             raise ValueError(
-                f"input_ids: expected at least prompt_length={self._fixed} ids a row, got {width}"
+                f"input_ids: expected at least prompt_length={self.fixed} ids a row, got {width}"
             )
         nodes = self._from_last(ids)
         if nodes is not None:
             return nodes
-        self.prompt_length = width if self._fixed is None else self._fixed
+        self.prompt_length = width if self.fixed is None else self.fixed
         return self._anew(ids)
 
     def _from_last(self, ids: Ids) -> list[Node] | None:
