@@ -12,7 +12,7 @@ relatively, and nothing else: so that is what this writes, unchanged copies of t
 from __future__ import annotations
 
 import argparse
-import re
+import ast
 import shutil
 import sys
 from pathlib import Path
@@ -21,8 +21,6 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 PACKAGE = REPOSITORY / "lettuceprevent"
 SOURCE = REPOSITORY / "custom_generate"  # the model card and the requirements
 ROOT_MODULE = "generation"
-# As the loader finds them; the copies must be complete by its rules, not by Python's.
-_RELATIVE = re.compile(r"^\s*from\s+\.(\S+)\s+import", flags=re.MULTILINE)
 
 GENERATE = '''"""`model.generate(..., custom_generate=..., trust_remote_code=True)` comes here (README.md)."""
 
@@ -32,12 +30,17 @@ from .generation import generate as _generate
 def generate(*args, model, **kwargs):
     """`model` comes by name, everything else as generate() takes it."""
     return _generate(model, *args, **kwargs)
+
+
+def _siblings():
+    # Never called: the loader copies the files that it finds imported in this form, from here on.
 '''
 
 
 def modules_needed() -> list[str]:
-    """The modules that generation imports, directly or not, by the loader's rules."""
-    needed, todo = set(), [ROOT_MODULE]
+    """The modules that generation imports, directly or not."""
+    needed: set[str] = set()
+    todo = [ROOT_MODULE]
     while todo:
         name = todo.pop()
         if name in needed:
@@ -46,7 +49,9 @@ def modules_needed() -> list[str]:
         if not path.is_file():
             raise SystemExit(f"expected a flat module {path.name} beside {ROOT_MODULE}.py, found none")
         needed.add(name)
-        todo += _RELATIVE.findall(path.read_text(encoding="utf-8"))
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom) and node.level == 1:
+                todo += [node.module] if node.module else [alias.name for alias in node.names]
     return sorted(needed)
 
 
@@ -60,9 +65,11 @@ def export(target: Path) -> list[Path]:
     folder.mkdir(parents=True)
     written = [target / "README.md", folder / "generate.py", folder / "requirements.txt"]
     shutil.copyfile(SOURCE / "README.md", written[0])
-    written[1].write_text(GENERATE, encoding="utf-8")
+    modules = modules_needed()
+    imports = "".join(f"    from .{name} import __name__\n" for name in modules)
+    written[1].write_text(GENERATE + imports, encoding="utf-8")
     shutil.copyfile(SOURCE / "requirements.txt", written[2])
-    for name in modules_needed():
+    for name in modules:
         written.append(folder / f"{name}.py")
         shutil.copyfile(PACKAGE / f"{name}.py", written[-1])
     shutil.copyfile(REPOSITORY / "LICENSE", target / "LICENSE")
