@@ -215,9 +215,7 @@ class NumberDetector:
 
     def _step(self, state: State, char: str) -> tuple[State, str]:
         """The state after one canonical (or raw) character, and what was violated: "", "digits" or "words"."""
-        if (
-            state.chars is None
-        ):  # made late: most states are passed through once, and dictionaries weigh on the collector
+        if state.chars is None:
             state.chars = {}
         known = state.chars.get(char)
         if known is None:
@@ -291,6 +289,8 @@ class NumberDetector:
         core = state.core
         position = None if core.position is None else core.position.step(char)
         literal, dead, violated = core.literal or has_digit(char), core.dead, ""
+        if literal and not core.literal:
+            dead = False  # a word that leaked is no licence for digits that go on from it
         value = min(core.value * 10 + int(char), _MAX_MARKER) if core.value and char.isdigit() else core.value
         if literal and not dead and position is None:
             complete = char.isdigit() and lex.accepts and not lex.marker
@@ -592,10 +592,11 @@ def _completions(pending: bytes) -> tuple[str, ...]:
     length = 2 if lead < 0xE0 else 3 if lead < 0xF0 else 4
     missing = length - len(pending)
     if missing > 2:
-        return (PUNCTUATION, LETTER, "0")
+        return (PUNCTUATION, LETTER, *"0123456789") if lead == 0xF0 else (PUNCTUATION,)
     first = pending.ljust(length, b"\x80")
     last = pending.ljust(length, b"\xbf")
-    low, high = _code(first), _code(last)
+    low = max(_code(first), (0x80, 0x800, 0x10000)[length - 2])  # what is shorter is encoded with fewer bytes
+    high = _code(last)
     found = set()
     for code in range(low, min(high, 0x10FFFF) + 1):
         if not 0xD800 <= code <= 0xDFFF and unicodedata.category(chr(code)) != "Cn":

@@ -15,7 +15,7 @@ from fractions import Fraction
 import regex
 
 from . import lexicon_en as lexicon
-from .literals import GOVERNED, Literal, canonical, scan
+from .literals import COMMITTED, GOVERNED, Literal, canonical, lexemes, literal_of
 from .surface import (
     GROUPED,
     MAX_DIGITS,
@@ -90,7 +90,6 @@ _SLASHED = regex.compile(r"([0-9]{1,2})/([0-9]{1,2})/([0-9]{4})")
 _MONTH_NUMBER = {**lexicon.MONTHS, **lexicon.MONTH_ABBREVIATIONS}
 _MONTH_WORD = "|".join(sorted(_MONTH_NUMBER, key=lambda w: -len(w)))
 _MONTH_ALONE = regex.compile(rf"(?<![a-z_])({_MONTH_WORD})(?![a-z_])")
-_MONTH_BEFORE = regex.compile(rf"(?<![a-z_])(?:{_MONTH_WORD})\.?,? $")
 _DAYS = r"(?P<a>[0-9]{1,2})(?:st|nd|rd|th)?(?:-(?P<b>[0-9]{1,2})(?:st|nd|rd|th)?)?"
 _WITH_YEAR = r"(?:,? (?P<year>[0-9]{4}))?"
 _DATE_FIRST = regex.compile(rf"(?P<month>{_MONTH_WORD})\.?,? {_DAYS}{_WITH_YEAR}")
@@ -133,7 +132,14 @@ class Licence:
         self._month_years: set[tuple[int, int]] = set()
         self._pairs: list[tuple[str, str, set[str], str, int]] = []
         self._chars = canonical(text)
-        self.literals: list[Literal] = list(scan(self._chars, canonical_text=True))
+        self.literals: list[Literal] = []
+        for lexeme in lexemes(self._chars):
+            literal = literal_of(lexeme, self._chars)
+            if literal is not None:
+                self.literals.append(literal)
+            if lexeme.reach > lexeme.end:
+                # "5 millionaires" begins like 5 million, "in May 3D films" like a date: both may be copied
+                self._root.add(self._chars[lexeme.start : lexeme.reach + 1], ok=False)
         has_suffix = regex.search(r"[0-9] ?(?:am|a\.m|pm|p\.m)(?![a-z])", self._chars) is not None
         hours = [int(h) for h in regex.findall(r"(?<![0-9:.])([0-9]{1,2}):[0-9]{1,2}(?![0-9])", self._chars)]
         self._clock24 = not has_suffix and any(h > 12 for h in hours)
@@ -163,10 +169,11 @@ class Licence:
             self._read_words(literal, index)
             return
         if text[0] == "[":
+            self._root.add(text, index)
             for number in regex.findall("[0-9]+", text):
                 self._value(Fraction(int(number)), [""], index)
             return
-        self._verbatim(literal, text, index)
+        self._verbatim(text, index)
         if self._read_date(literal, text, index):
             return
         suffix = _SUFFIX.fullmatch(text)
@@ -176,16 +183,9 @@ class Licence:
             return
         self._read_number(suffix, number, text, index)
 
-    def _verbatim(self, literal: Literal, text: str, index: int) -> None:
-        """The literal as it stands, and, where what follows looks like more of it ("5 millionaires"), with
-        that word."""
+    def _verbatim(self, text: str, index: int) -> None:
+        """The literal as it stands; an address also without the punctuation that ends it."""
         self._root.add(text, index)
-        month = _MONTH_BEFORE.search(self._chars, max(0, literal.start - 12), literal.start)
-        if month is not None:  # "in May 3D films": begins like the date May 3
-            self._root.add(month[0] + text, index, ok=False)
-        following = regex.compile(r" [a-z]+").match(self._chars, literal.start + len(text))
-        if following is not None:
-            self._root.add(text + following[0], index, ok=False)
         if text.startswith(("http", "www.")):
             for cut in range(1, 4):
                 if text[-cut] not in ".,;:!?)]\"'>":
@@ -195,9 +195,6 @@ class Licence:
     def _read_words(self, literal: Literal, index: int) -> None:
         text = literal.text.replace("-", " ")
         self._root.add(literal.text, index)
-        following = regex.compile("(?: and |[ -])[a-z]+").match(self._chars, literal.end)
-        if following is not None:  # "four hundredths" begins like "four hundred"
-            self._root.add(literal.text + following[0], index, ok=False)
         if regex.search(_VAGUE, self._chars[max(0, literal.start - 24) : literal.start]):
             return  # "several hundred" states no value
         value = value_of_words(text)
@@ -400,7 +397,7 @@ class Licence:
 
     def _ordinary_word(self, word: str) -> None:
         """A word of the context that begins like a number word ("tenure") may be copied."""
-        if word not in GOVERNED and any(word[:i] in GOVERNED for i in range(3, len(word))):
+        if word not in GOVERNED and any(word[:i] in COMMITTED for i in range(3, len(word) + 1)):
             self._root.add(word, ok=False)
 
     def _number(self, value: Fraction, marks: set[str], source: int, *, signed: bool) -> None:

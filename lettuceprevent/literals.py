@@ -14,6 +14,7 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import regex
 
@@ -77,7 +78,7 @@ def canonical(text: str) -> str:
 
 def is_word(char: str) -> bool:
     """Whether a canonical character is a letter, a digit, or `_`."""
-    return char.isalnum() or char == "_"
+    return char.isalpha() or char.isdigit() or char == "_"
 
 
 def has_digit(chars: str) -> bool:
@@ -272,38 +273,59 @@ class Literal:
     words: bool = False
 
 
-def scan(text: str, *, canonical_text: bool = False) -> Iterator[Literal]:
-    """The literals of a text from left to right (list markers are told apart, citations are not).
+class Lexeme(NamedTuple):
+    """A lexeme of canonical text at [start, end). The lexer read on up to `reach` before it knew that it ended there."""
 
-    Plain words and lone marks are passed over. Cost: linear in the text.
-    """
-    chars = text if canonical_text else canonical(text)
+    start: int
+    end: int
+    reach: int
+    state: LexState
+
+
+def lexemes(chars: str) -> Iterator[Lexeme]:
+    """The lexemes of canonical text from left to right, plain words and lone marks among them."""
     previous, at, size = LINE, 0, len(chars)
     while at < size:
-        char = chars[at]
-        state = begin(previous, char)
+        state = begin(previous, chars[at])
         if state is None:
-            previous = before(previous, char)
+            previous = before(previous, chars[at])
             at += 1
             continue
-        end, last = at + 1, state if state.accepts else None
-        best, best_end = (state, end) if _ends(state, chars, end) else (last, end)
-        while end < size:
-            following = state.step(chars[end])
+        end = best_end = at + 1
+        best = state
+        while True:
+            if state.accepts and not (end < size and is_word(chars[end]) and is_word(chars[end - 1])):
+                best, best_end = state, end
+            following = state.step(chars[end]) if end < size else None
             if following is None:
                 break
             state = following
             end += 1
-            if state.accepts and _ends(state, chars, end):
-                best, best_end = state, end
-        if best is not None and best_end > at:
-            body = chars[at:best_end]
-            if has_digit(body):
-                yield Literal(at, best_end, body, marker=best.marker)
-            elif best.words and body not in lexicon.PART_WORDS:
-                yield Literal(at, best_end, body, words=True)
+        yield Lexeme(at, best_end, end, best)
         previous = after(previous, chars[at:best_end])
         at = best_end
+
+
+def scan(text: str) -> Iterator[Literal]:
+    """The literals of a text from left to right; plain words and lone marks are passed over.
+
+    Cost: linear in the text.
+    """
+    chars = canonical(text)
+    for lexeme in lexemes(chars):
+        literal = literal_of(lexeme, chars)
+        if literal is not None:
+            yield literal
+
+
+def literal_of(lexeme: Lexeme, chars: str) -> Literal | None:
+    """The literal that a lexeme is, or None for a plain word or a lone mark."""
+    body = chars[lexeme.start : lexeme.end]
+    if has_digit(body):
+        return Literal(lexeme.start, lexeme.end, body, marker=lexeme.state.marker)
+    if lexeme.state.words and body not in lexicon.PART_WORDS:
+        return Literal(lexeme.start, lexeme.end, body, words=True)
+    return None
 
 
 def after(previous: str, passed: str) -> str:
@@ -311,7 +333,3 @@ def after(previous: str, passed: str) -> str:
     if len(passed) == 1 and not is_word(passed):
         return before(previous, passed)
     return before(OTHER, passed[-1])
-
-
-def _ends(state: LexState, chars: str, end: int) -> bool:
-    return state.accepts and not (end < len(chars) and is_word(chars[end]) and is_word(chars[end - 1]))

@@ -91,7 +91,7 @@ def _year_of_words(words: list[str], values: list[int]) -> int | None:
     if len(words) not in (2, 3) or not 10 <= values[0] <= 99 or words[0] in lexicon.ORDINALS:
         return None
     rest = values[1:]
-    if len(rest) == 1 and 10 <= rest[0] <= 99:
+    if len(rest) == 1 and 10 <= rest[0] <= 99 and words[1] not in lexicon.DOZEN:
         return values[0] * 100 + rest[0]
     if len(rest) == 2 and rest[0] in lexicon.TENS.values() and 1 <= rest[1] <= 9 and words[2] in lexicon.ONES:
         return values[0] * 100 + rest[0] + rest[1]
