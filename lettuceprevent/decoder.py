@@ -105,8 +105,7 @@ class Norm:
 
 @dataclass
 class Layer:
-    """The weights of one layer, as `_READERS` deliver them: float32, in the backbone's own order of channels.
-    """
+    """The weights of one layer, as `_READERS` deliver them: float32, in the backbone's own order of channels."""
 
     attn_norm: Norm | None
     q: Tensor
@@ -221,7 +220,8 @@ class Decoder:
         pairs = _pair_order(parts.head_dim)
         return cls(
             layers=[_pack_layer(layer, parts, pairs, device, dtype) for layer in parts.layers],
-            embedding=parts.embedding.to(device, dtype),
+            # A look-up costs no more in float32, and a rounding here would go through every layer.
+            embedding=parts.embedding.to(device, torch.float32 if device.type == "cpu" else dtype),
             embedding_norm=_norm_to(parts.embedding_norm, device),
             final_norm=_move(parts.final_norm, device),
             rope=parts.rope,
@@ -238,8 +238,7 @@ class Decoder:
 
     @property
     def cache_dtype(self) -> torch.dtype:
-        """What keys and values are kept in. On a CPU float32: its small products are faster and exact there.
-        """
+        """What keys and values are kept in. On a CPU float32: its small products are faster and exact there."""
         return torch.float32 if self.device.type == "cpu" else self.dtype
 
     @property
@@ -331,8 +330,7 @@ class Decoder:
 
 
 def _tree(query: Tensor, cache: Tensor, tail: int, bias: Tensor) -> Tensor:
-    """Attention of a few rows with any mask: (heads, r, dim). The first `tail` keys are visible to all rows.
-    """
+    """Attention of a few rows with any mask: (heads, r, dim). The first `tail` keys are visible to all rows."""
     keys, values = cache[0], cache[1]
     heads, rows, dim = query.shape
     groups = heads // keys.shape[0]

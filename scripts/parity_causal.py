@@ -1,0 +1,124 @@
+"""Are the cached scores those of full forward passes? Random trees against transformers' own model, in
+float32.
+
+    OMP_NUM_THREADS=2 python scripts/parity_causal.py --out results/causal_parity.json
+
+Modes, each with `--cases` random (context, history, candidates): `plain` (one answer that grows), `skips`
+(steps left out at random), `beams` (four answers that branch), `batch` (several groundings in one call, two
+with a common prefix), `dropped` (caches dropped at random), and all of it together as `mixed`; for the tiny
+checkpoint (window 16, small byte-level tokenizer, so several pieces per candidate and halves of characters)
+and for the full 68M shape. Of each case's candidates `--checked` are compared with a full pass, which has no
+cache and no mask of ours. For the full shape one pass gives the scores of all positions of a path, so the
+whole answer is compared, not its end alone.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+from typing import Any
+
+import torch
+from _causal import Full, Texts, checkpoint_folder, detector_of
+from _common import finish, parser, provenance
+
+from lettuceprevent.detectors import ScoreRequest
+from lettuceprevent.grounding import Grounding
+
+MODES = ("plain", "skips", "beams", "batch", "dropped", "mixed")
+
+
+class Walk:
+    """Random requests of one mode, one call after the other."""
+
+    def __init__(
+        self, mode: str, texts: Texts, tokens: list[int], sizes: tuple[int, int], longest: int
+    ) -> None:
+        self.mode, self.chance, self.tokens = mode, texts.chance, tokens
+        self.longest = longest
+        self.groundings = [texts.grounding(self.chance.randint(*sizes)) for _ in range(3)]
+        first = self.groundings[0]
+        self.groundings.append(Grounding(first.passages, "and a query"))
+        self.answers: list[tuple[Grounding, tuple[int, ...]]] = []
+
+    def requests(self) -> list[ScoreRequest]:
+        many = self.mode in ("beams", "mixed")
+        if not self.answers:
+            count = len(self.groundings) if self.mode in ("batch", "mixed") else 1
+            self.answers = [(each, ()) for each in self.groundings[:count] for _ in range(2 if many else 1)]
+        asked = [
+            ScoreRequest(
+                grounding, history, tuple(self.chance.choices(self.tokens, k=self.chance.choice((1, 3, 10))))
+            )
+            for grounding, history in self.answers
+        ]
+        self.answers = [self._next(each, asked) for each in asked]
+        return asked
+
+    def _next(self, request: ScoreRequest, asked: list[ScoreRequest]) -> tuple[Grounding, tuple[int, ...]]:
+        if self.mode in ("beams", "mixed"):
+            same = [each for each in asked if each.grounding == request.grounding]
+            request = self.chance.choice(same)
+        history = (*request.history, self.chance.choice(request.candidates))
+        if self.mode in ("skips", "mixed") and self.chance.random() < 0.4:
+            history += tuple(self.chance.choices(self.tokens, k=self.chance.randint(1, 5)))
+        return request.grounding, history if len(history) < self.longest else ()
+
+
+def compare(size: str, mode: str, cases: int, checked: int, seed: int) -> dict[str, Any]:
+    """One mode on one checkpoint."""
+    folder = checkpoint_folder(size, seed)
+    detector, full = detector_of(folder), Full(folder)
+    texts = Texts(detector, seed)
+    vocabulary = detector.alignment._vocabulary  # type: ignore[attr-defined]
+    tokens = [token for token in range(vocabulary.size) if vocabulary[token]]
+    sizes, longest = ((40, 120), 60) if size == "tiny" else ((100, 300), 90)
+    walk = Walk(mode, texts, tokens, sizes, longest)
+    chance = random.Random(seed)
+    done, compared, worst, logits = 0, 0, 0.0, []
+    while done < cases:
+        asked = walk.requests()
+        if mode in ("dropped", "mixed") and chance.random() < 0.2:
+            detector.drop_caches()
+        for request, scores in zip(asked, detector.score(asked), strict=True):
+            if done >= cases:
+                break
+            done += 1
+            for at in chance.sample(range(len(scores)), min(checked, len(scores))):
+                answer = detector.alignment.ids((*request.history, request.candidates[at]))
+                expected = full(detector.prefixes(request.grounding)[0] + answer)
+                worst = max(worst, abs(expected - float(scores[at])))
+                logits.append(torch.logit(torch.tensor(expected, dtype=torch.float64)))
+                compared += 1
+    spread = float(torch.stack(logits).std())
+    return {"cases": done, "scores_compared": compared, "max_abs_diff": worst, "logit_sd": spread}
+
+
+def main() -> int:
+    options = parser(__doc__)
+    options.add_argument("--cases", type=int, default=200)
+    options.add_argument("--checked", type=int, default=2)
+    options.add_argument("--sizes", default="tiny,full")
+    options.add_argument("--modes", default=",".join(MODES))
+    given = options.parse_args()
+    results: dict[str, dict[str, Any]] = {}
+    for size in given.sizes.split(","):
+        for mode in given.modes.split(","):
+            found = compare(size, mode, given.cases, given.checked, seed=0)
+            results[f"{size}_{mode}"] = found
+            print(
+                f"{size:5} {mode:8} {found['cases']} cases, largest difference {found['max_abs_diff']:.2e}",
+                flush=True,
+            )
+    document = {
+        "script": "parity_causal",
+        "cases": min(each["cases"] for each in results.values()),
+        "max_abs_diff": max(each["max_abs_diff"] for each in results.values()),
+        "modes": results,
+    }
+    finish({**document, **provenance(given.data, [])}, given.out)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
