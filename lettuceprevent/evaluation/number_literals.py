@@ -21,6 +21,7 @@ _OTHER_LETTER = "\u0101"
 _LINE_BREAKS = "\n\r\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029"
 _SPECIAL = {
     "\u066a": "%", "\uff05": "%", "\u066b": ".", "\uff0e": ".", "\u066c": ",", "\uff0c": ",", "\t": " ",
+    "\uff1a": ":", "\uff0f": "/", "\uff0d": "-", "\uff0b": "+",
 }  # fmt: skip
 
 
@@ -176,6 +177,7 @@ _RE_INTEGER = re.compile(r"[0-9]+")
 _RE_GROUPED = re.compile(r"[1-9][0-9]{0,2}(?:,[0-9]{3})+(?:\.[0-9]+)?")
 _RE_DECIMAL = re.compile(r"[0-9]*\.[0-9]+")
 _RE_LIST = re.compile(r"[0-9]+(?:,[0-9]+)+")
+_RE_OTHER_CLOCK = re.compile(r"[0-9]{1,2}:[0-5][0-9]:[0-5][0-9]|[01][0-9][0-5][0-9]|2[0-4][0-5][0-9]")
 _RE_TRIPLES = re.compile(r"[0-9]{3}(,[0-9]{3})+")
 _RE_ISO = re.compile(r"([0-9]{4})-([0-9]{2})-([0-9]{2})")
 _RE_SLASH_DATE = re.compile(r"([0-9]{1,2})/([0-9]{1,2})/([0-9]{4})")
@@ -339,7 +341,8 @@ def _finish(
         match = pattern.match(shape, end)
         if match and match.end() > best:
             best, taken = match.end(), match.groupdict()
-    match = _RE_CLOCK.match(shape, end) if form == "run" and _clock_parts(run) is not None else None
+    clocked = form == "run" and (_clock_parts(run) is not None or _RE_OTHER_CLOCK.fullmatch(run))
+    match = _RE_CLOCK.match(shape, end) if clocked else None
     if match and match.end() > best:
         best, taken, clock = match.end(), {}, "am" if match["am"] else "pm"
     if best < 0:  # letters glued in another way
@@ -402,7 +405,9 @@ def _typed(
         assert value is not None
         return {"kind": "number", "value": value * scale}
     if clock:
-        times = _clock_parts(run) or []
+        times = _clock_parts(run)
+        if times is None:  # with seconds, or military: states itself only
+            return {"kind": "other"}
         return {"kind": "time", "times": tuple((h, m, clock) for h, m in times)}
     plain = _simple(run)
     if plain is not None:
