@@ -154,6 +154,7 @@ _RE_DATE = [
     ),
     re.compile(rf"(?P<month>{_MONTH}),? (?P<year>[0-9]{{4}})(?!{_W}){_NO_RUN}"),
 ]
+_RE_MONTH_BEFORE = re.compile(rf"{_MONTH} (?=[^ \n])")
 _RE_URL = re.compile(r"(?:https?://|www\.)[^ \n]*")
 _RE_PHONE = re.compile(rf"(?<=\()[0-9]{{3}}\) ?[0-9]{{3}}-[0-9]{{4}}(?!{_W})")
 _RE_LETTER_CODE = re.compile(rf"(?P<word>{_L}+)-(?=[0-9])")
@@ -238,10 +239,16 @@ def _date(text: str, shape: str, at: int) -> Literal | None:
             continue
         year = int(groups["year"]) if groups["year"] else None
         month = _MONTH_NAMES[groups["month"].rstrip(".")]
+        if shape[at].isdigit() and groups["month"] == "may" and year is None and " of " not in match[0]:
+            continue  # "5 may have died"
         kind = "date" if days else "month"
         end = match.end()
         if best is None or end > best.end:
             best = _make(text, shape, at, end, kind, days=days, month=month, year=year)
+    if best is None and (before := _RE_MONTH_BEFORE.match(shape, at)):
+        number = _number(text, shape, before.end())
+        if number is not None and number.kind != "code":  # "In May 3,000 people": one literal, as it stands
+            return _make(text, shape, at, number.end, "other")
     return best
 
 

@@ -115,7 +115,7 @@ class ContextNumbers:
         elif kind in ("date", "month"):
             self._add_date(lit)
         elif kind == "code":
-            self.codes.add(lit.canon)
+            self.codes |= {lit.canon, lit.canon.removesuffix("s")}
 
     def _add(self, value: Fraction, marks: Marks) -> None:
         """A negative value is licensed without its sign as well."""
@@ -133,6 +133,8 @@ class ContextNumbers:
             self.plurals.add(value)
             if 1000 <= value < 3000:
                 self.plurals.add(value % 100)
+            elif 10 <= value <= 99:  # "in her 40s"
+                self._add(value, lit.marks)
             return
         if lit.kind == "word" and lit.canon == "second":
             self.ordinals.add(value)
@@ -530,6 +532,7 @@ def _cardinal(value: int) -> str:
 # --- an answer ---
 
 _RE_LINE_START = re.compile(r"(?:^|\n)[ *#>-]*$")
+_RE_LONE_CITATION = re.compile(r"\[[0-9]+\]")
 _RE_CITATION = re.compile(r"\[[0-9]+(?:, ?[0-9]+)*\]")
 
 
@@ -571,8 +574,13 @@ def check_answer(
         status = _status(literal, numbers, options, exempted)
         if status != "supported" and cut and _unfinished(literal, shape, numbers, marker, passages, exempt):
             status = "unfinished"
-        start, end = literal.start - len(prefix), literal.end - len(prefix)
-        checked.append(Checked(start, end, literal.text, literal.kind, status))
+        start, end = literal.start, literal.end
+        if status in ("unsupported", "derivable", "rounded") and (
+            cite := _RE_LONE_CITATION.match(shape, start - 1)
+        ):
+            start, end = cite.span()  # the whole citation is what is wrong
+        text = whole[start:end]
+        checked.append(Checked(start - len(prefix), end - len(prefix), text, literal.kind, status))
     return checked
 
 
