@@ -239,7 +239,7 @@ class Host:
                 config = AutoConfig.from_pretrained(name)
                 loader = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
                 self.tokenizer = AutoTokenizer.from_pretrained(name)
-                self.model = loader.from_pretrained(name, torch_dtype=dtype).eval()
+                self.model = loader.from_pretrained(name, dtype=dtype).eval()
             except (OSError, ValueError) as error:
                 reason = str(error).strip().splitlines()[0]
                 raise CommandError(

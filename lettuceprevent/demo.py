@@ -24,13 +24,11 @@ CASES = (
     ),
 )
 
-PRICE = """What it costs: with the option `derived` off, the model cannot state a growth rate, a sum or a
-difference, right
-or wrong, unless the context has that number; it has to say something else, which a small model does not
-always do
-well. Prevention keeps numbers out that the context does not have. It does not make a sentence true: a number
-of the
-context in the wrong place is not noticed."""
+PRICE = """\
+What it costs: with the option `derived` off, the model cannot state a growth rate, a sum or a
+difference, right or wrong, unless the context has that number; it has to say something else, which
+a small model does not always do well. Prevention keeps numbers out that the context does not have.
+It does not make a sentence true: a number of the context in the wrong place is not noticed."""
 
 
 def show(host: Host, *, max_new_tokens: int, color: bool) -> None:
