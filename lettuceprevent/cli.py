@@ -1,4 +1,5 @@
-"""The command `lettuceprevent`: generate an answer, check a finished one, or see a demonstration.
+"""The command `lettuceprevent`: generate an answer, check a finished one, see a demonstration, or
+compare tokenizers.
 
 Contract: answers and results go to stdout, progress and complaints to stderr. Exit status 0: done, and for
 `check`
@@ -16,6 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from .align import add_align_command
 from .detectors import known_detectors, parse_detector_type
 from .version import VERSION
 
@@ -110,6 +112,8 @@ def _parser() -> argparse.ArgumentParser:
     _add_host(demo, required=False)
     demo.add_argument("--max-new-tokens", type=int, default=60, metavar="N")
     demo.set_defaults(run=_demo)
+
+    add_align_command(commands)
     return parser
 
 
