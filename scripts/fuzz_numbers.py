@@ -18,19 +18,22 @@ import multiprocessing
 import random
 import re
 import time
+import warnings
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from _common import TOKENIZERS, finish, parser, provenance, rows, tokenizer
-from transformers import GenerationMixin, LogitsProcessorList, PretrainedConfig, PreTrainedModel
+from transformers import GenerationMixin, PretrainedConfig, PreTrainedModel
 from transformers.cache_utils import DynamicCache
 from transformers.modeling_outputs import CausalLMOutputWithPast
 from transformers.utils import ModelOutput
 
 from lettuceprevent import lexicon_en as lexicon
+from lettuceprevent.automaton import NumberDetector
 from lettuceprevent.evaluation.numbers import ContextNumbers, check_answer, scan
+from lettuceprevent.generation import generate
 from lettuceprevent.grounding import Grounding
 from lettuceprevent.report import PreventionReport
 from lettuceprevent.vocabulary import Vocabulary
@@ -231,7 +234,6 @@ class Fuzzer:
         self.raised = classes(self.vocabulary)
         self.eos = int(self.tokenizer.eos_token_id)
         self.numbers: dict[str, ContextNumbers] = {}
-        self.detectors: dict[Grounding, Any] = {}
 
     def hosts(self, contexts: list[dict[str, Any]], number: int) -> tuple[RandomHost, RandomHost]:
         """A host and its assistant. Every other host is peaked."""
@@ -287,8 +289,7 @@ class Fuzzer:
         began = time.perf_counter()
         with torch.no_grad():
             if governed:
-                out, processor = self._governed(host, ids, batch, mode, avoid, report, arguments)
-                processor.finish(out, ids.shape[1])
+                out = self._governed(host, ids, batch, avoid, report, arguments)
             else:
                 out = host.generate(ids, **arguments)
         totals.counts["seconds" if governed else "seconds_ungoverned"] += time.perf_counter() - began
@@ -298,36 +299,21 @@ class Fuzzer:
             self._judge(ids[index], out[index], row, index, mode, avoid, governed, report, totals)
 
     def _governed(
-        self,
-        host: Any,
-        ids: Any,
-        batch: list[dict[str, Any]],
-        mode: str,
-        avoid: str,
-        report: Any,
-        arguments: Any,
-    ) -> tuple[Any, Any]:
-        from lettuceprevent.detectors import build_detectors
-        from lettuceprevent.processor import PreventionLogitsProcessor
-
-        groundings = [Grounding((row["context"],)) for row in batch]
-        for grounding in groundings:
-            if grounding not in self.detectors:
-                built = build_detectors("number", self.tokenizer, self.vocabulary, [grounding])
-                self.detectors[grounding] = built[0][0]
-        detectors = [[self.detectors[grounding] for grounding in groundings]]
-        processor = PreventionLogitsProcessor(
-            self.vocabulary,
-            groundings,
-            detectors,
-            eos_token_ids=[self.eos],
-            prompt_length=ids.shape[1],
-            num_beams=4 if mode == "beam" else 1,
-            on_unsupported=avoid,
-            evidence="none",
-            report=report,
-        )
-        return host.generate(ids, logits_processor=LogitsProcessorList([processor]), **arguments), processor
+        self, host: Any, ids: Any, batch: list[dict[str, Any]], avoid: str, report: Any, arguments: Any
+    ) -> Any:
+        """What a user calls: one argument more than plain generate()."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the prompt shows snippets of the context, not its beginning
+            return generate(
+                host,
+                ids,
+                tokenizer=self.tokenizer,
+                input_text=[[row["context"]] for row in batch],
+                on_unsupported=avoid,
+                evidence="none",
+                report=report,
+                **arguments,
+            )
 
     def _count(self, report: PreventionReport, totals: Totals, mode: str) -> None:
         totals.counts["blocked_first_choices"] += report.counters["penalised"]
@@ -434,6 +420,20 @@ def plan(generations: int, rng: random.Random) -> list[tuple[str, int]]:
     return batches
 
 
+def _keep_detectors() -> None:
+    """Let one detector serve all generations of a grounding: it is a function of grounding and vocabulary."""
+    build = NumberDetector.for_grounding
+    kept: dict[Any, Any] = {}
+
+    def for_grounding(grounding: Grounding, vocabulary: Vocabulary, **options: Any) -> Any:
+        key = (grounding, vocabulary.fingerprint, tuple(sorted(options.items())))
+        if key not in kept:
+            kept[key] = build(grounding, vocabulary, **options)
+        return kept[key]
+
+    NumberDetector.for_grounding = for_grounding  # type: ignore[method-assign,assignment]
+
+
 def _keep_memory() -> None:
     """Let glibc keep large blocks: half the time would go into handing logits back and forth."""
     try:
@@ -447,6 +447,7 @@ def _keep_memory() -> None:
 def work(names: list[str], options: argparse.Namespace) -> Totals:
     """All generations with the tokenizers `names`."""
     _keep_memory()
+    _keep_detectors()
     torch.set_num_threads(1)  # the tensors are small: threads only wait for each other
     contexts = [row for row in rows(options.data, "summary_prompts") if scan(row["context"])]
     totals = Totals()
