@@ -224,8 +224,7 @@ class _TextMode:
         return _last_cut(data) if self._cuts else 0
 
     def _final(self, head: bytes) -> tuple[int, ...]:
-        """Ids of a text that ends at a safe cut. Each remembered text did too: what follows it is on its own.
-        """
+        """Ids of a text that ends at a safe cut. Each remembered text did too: what follows it is on its own."""
         size, ids = self._recent.longest(head)
         if size < len(head):
             ids = ids + self._encode(_text(head[size:]))
@@ -297,8 +296,7 @@ def make_alignment(
 
 
 def host_encoder(tokenizer: Any) -> Callable[[str], list[int]]:
-    """text -> ids under the host's tokenizer, without special tokens, none of which is read out of the text.
-    """
+    """text -> ids under the host's tokenizer, without special tokens, none of which is read out of the text."""
     if getattr(tokenizer, "backend_tokenizer", None) is not None:
         encode = DetectorTokenizer(tokenizer)
         return lambda text: list(encode(text))
@@ -317,8 +315,7 @@ def _chunked(text: str, ids: list[int], vocabulary: Vocabulary, pieces: _Pieces)
 
 
 def _cuts_at_words(encode: DetectorTokenizer) -> bool:
-    """Whether a text may be cut before ' word' without changing its ids: true of byte-level pre-tokenizers.
-    """
+    """Whether a text may be cut before ' word' without changing its ids: true of byte-level pre-tokenizers."""
     probes = (
         "The mayor said it wasn't 12,500 people",
         "a b  c\n\n d (e) 'f g's 10th x",

@@ -129,8 +129,7 @@ def read_weights(folder: Path) -> dict[str, Tensor]:
 def split_weights(
     weights: dict[str, Tensor], source: str
 ) -> tuple[dict[str, Tensor], Tensor, Tensor, Tensor | None]:
-    """Backbone weights without their prefix, head weight (2, hidden), head bias (2,), class weights or None.
-    """
+    """Backbone weights without their prefix, head weight (2, hidden), head bias (2,), class weights or None."""
     body = _prefix(weights, _BODIES, source)
     head = _prefix(weights, _HEADS, source)
     backbone = {name.removeprefix(body): w for name, w in weights.items() if name.startswith(body)}

@@ -85,8 +85,7 @@ class _Buffer:
     # -- finding ----------------------------------------------------------------------------------
 
     def walk(self, ids: tuple[int, ...]) -> tuple[_Node, list[_Node]]:
-        """The node at the end of the answer `ids`, and those of its ancestors-or-self that are new, in order.
-        """
+        """The node at the end of the answer `ids`, and those of its ancestors-or-self that are new, in order."""
         node, done = self._nearest(ids)
         new: list[_Node] = []
         for token in ids[done:]:

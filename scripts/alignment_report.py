@@ -31,7 +31,8 @@ def table(reports: list[HostReport]) -> str:
     lines += [
         f"| {each.host} | {percent(each.round_trip)} | {each.tokens_per_word:.2f} | {each.number_pattern} "
         f"({each.number_example.replace('|', '·')}) | {both(each.words)} | {both(each.numbers)} "
-        f"| {percent(each.host_chunks_vs_training)} | {percent(each.numbers_host_chunks_vs_training)} | {percent(each.direct_vs_training)} | {each.recommended} |"
+        f"| {percent(each.host_chunks_vs_training)} | {percent(each.numbers_host_chunks_vs_training)} "
+        f"| {percent(each.direct_vs_training)} | {each.recommended} |"
         for each in reports
     ]
     return "\n".join(lines)

@@ -1,0 +1,173 @@
+"""Loading: the published form and its relatives load; anything else says what is wrong."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from causal import full_scores, make_checkpoint, maker, reference_model
+from safetensors.torch import load_file, save_file
+
+from lettuceprevent.checkpoint import CheckpointError, forget_checkpoints, load_checkpoint, resolve_dtype
+from lettuceprevent.decoder import Decoder, Linear, Mask, Segment, known_backbones
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return make_checkpoint(tmp_path / "detector")
+
+
+def change(folder: Path, **changes: torch.Tensor | None) -> None:
+    """Replace, add or (None) remove tensors; `__` stands for a dot."""
+    file = folder / "model.safetensors"
+    weights = load_file(str(file))
+    for name, tensor in changes.items():
+        key = name.replace("__", ".")
+        if tensor is None:
+            del weights[key]
+        else:
+            weights[key] = tensor
+    save_file(weights, str(file))
+
+
+def test_published_form(folder: Path) -> None:
+    checkpoint = load_checkpoint(folder)
+    assert checkpoint.config.model_type == "modernbert-decoder"
+    assert checkpoint.class_weights is not None
+    assert checkpoint.class_weights.tolist() == [0.5, 4.0]
+    assert checkpoint.head_weight.shape == (2, 32)
+    assert (checkpoint.cls_id, checkpoint.sep_id) == (
+        checkpoint.tokenizer.cls_token_id,
+        checkpoint.tokenizer.sep_token_id,
+    )
+    assert "modernbert-decoder" in known_backbones()
+
+
+def test_one_model_per_process(folder: Path) -> None:
+    first = load_checkpoint(folder)
+    assert load_checkpoint(str(folder)) is first
+    assert load_checkpoint(folder, dtype="bfloat16") is not first
+    assert load_checkpoint(folder, dtype=torch.bfloat16) is load_checkpoint(folder, dtype="bfloat16")
+    forget_checkpoints()
+    again = load_checkpoint(folder)
+    assert again is not first
+    assert again.fingerprint == first.fingerprint
+    change(folder, class_weights=None)  # other files: loaded anew, and known to be others
+    assert load_checkpoint(folder).fingerprint != first.fingerprint
+    assert load_checkpoint(folder).class_weights is None
+
+
+@pytest.mark.parametrize("length", [1, 17, 150, 300])
+def test_whole_passes_equal_transformers(folder: Path, length: int) -> None:
+    checkpoint = load_checkpoint(folder)
+    decoder = checkpoint.decoder
+    ids = tuple(torch.randint(5, 300, (length,), generator=torch.Generator().manual_seed(length)).tolist())
+    cache, chain = decoder.new_cache(length), Mask(0, 0, None)
+    hidden = decoder.forward(
+        torch.tensor(ids), torch.arange(length), [Segment(cache, 0, length, 0, chain, chain)]
+    )
+    assert float(checkpoint.unsupported(hidden)[-1]) == pytest.approx(
+        full_scores(reference_model(folder), ids), abs=1e-5
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"backbone__final_norm__weight": None}, "1 missing .final_norm.weight"),
+        ({"backbone__layers__9__mlp__Wi__weight": torch.ones(2, 2)}, "1 foreign"),
+        ({"backbone__final_norm__weight": torch.ones(31)}, r"shape \(32,\), got \(31,\)"),
+        ({"decoder__weight": torch.ones(2)}, "got also decoder.weight"),
+        ({"classifier__dense__weight": torch.ones(2)}, "got also classifier.dense.weight"),
+        ({"classifier__weight": torch.ones(3, 32)}, "head of 2 labels"),
+        ({"classifier__weight": torch.ones(2, 16)}, "head over 32 features, got 16"),
+        ({"classifier__bias": torch.ones(3)}, "head bias"),
+        ({"classifier__weight": None, "classifier__bias": None}, "found none"),
+        ({"class_weights": torch.ones(3)}, "class_weights"),
+        ({"model__final_norm__weight": torch.ones(32)}, r"found backbone\. and model\."),
+    ],
+)
+def test_wrong_weights(folder: Path, changes: dict[str, torch.Tensor | None], message: str) -> None:
+    change(folder, **changes)
+    with pytest.raises(CheckpointError, match=message):
+        load_checkpoint(folder)
+
+
+def edit(folder: Path, name: str, **values: object) -> None:
+    file = folder / name
+    file.write_text(json.dumps({**json.loads(file.read_text("utf-8")), **values}), "utf-8")
+
+
+def test_wrong_files(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="found none at"):
+        load_checkpoint(tmp_path / "nothing")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(CheckpointError, match="config.json"):
+        load_checkpoint(tmp_path / "empty")
+    edit(folder, "config.json", sep_token_id=1, eos_token_id=1)
+    with pytest.raises(CheckpointError, match="sep_token_id 1 as in the config"):
+        load_checkpoint(folder)
+
+
+def test_tokenizer_that_does_not_fit(folder: Path) -> None:
+    tokenizer = maker().small_tokenizer()
+    tokenizer.add_tokens(["one", "too", "many"])
+    tokenizer.save_pretrained(folder)
+    with pytest.raises(CheckpointError, match="tokenizer ids below the embedding's"):
+        load_checkpoint(folder)
+
+
+def test_no_weights_and_unknown_backbone(folder: Path) -> None:
+    from transformers import GPT2Config
+
+    (folder / "model.safetensors").rename(folder / "weights.safetensors")
+    with pytest.raises(CheckpointError, match=r"model\.safetensors, found no such file"):
+        load_checkpoint(folder)
+    (folder / "weights.safetensors").rename(folder / "model.safetensors")
+    GPT2Config(vocab_size=400, n_embd=32, n_layer=1, n_head=2).save_pretrained(folder)
+    with pytest.raises(CheckpointError):
+        load_checkpoint(folder)
+
+
+def test_precision_names() -> None:
+    cpu = torch.device("cpu")
+    assert resolve_dtype(None, cpu) == torch.float32
+    assert resolve_dtype(torch.bfloat16, cpu) == torch.bfloat16
+    assert resolve_dtype("float16", cpu) == torch.bfloat16  # no fast products in float16 there
+    assert resolve_dtype("float16", torch.device("cuda")) == torch.float16
+    with pytest.raises(ValueError, match="expected a precision"):
+        resolve_dtype("int4", cpu)
+
+
+def test_unpacked_products_give_the_same_scores(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Machines whose torch has no oneDNN go through plain products."""
+    from lettuceprevent import decoder as module
+
+    packed = load_checkpoint(folder)
+    monkeypatch.setattr(module, "_pack", lambda weight: None)
+    forget_checkpoints()
+    plain = load_checkpoint(folder)
+    assert all(layer.qkv.packed is None for layer in plain.decoder.layers)
+    ids, positions, chain = torch.arange(5, 45), torch.arange(40), Mask(0, 0, None)
+
+    def run(decoder: Decoder) -> torch.Tensor:
+        return decoder.forward(ids, positions, [Segment(decoder.new_cache(40), 0, 40, 0, chain, chain)])
+
+    torch.testing.assert_close(run(packed.decoder), run(plain.decoder), atol=1e-5, rtol=1e-5)
+    forget_checkpoints()
+
+
+def test_linear_adds_to_a_residual() -> None:
+    weight, bias = torch.randn(6, 4), torch.randn(6)
+    x, residual = torch.randn(3, 4), torch.randn(3, 6)
+    expected = residual + x @ weight.t() + bias
+    torch.testing.assert_close(Linear(weight, bias).add_to(residual.clone(), x), expected)
+
+
+def test_bytes_are_stated(folder: Path) -> None:
+    decoder = load_checkpoint(folder).decoder
+    assert decoder.bytes_per_node == 5 * 2 * 32 * 4
+    assert decoder.new_cache(10).numel() * 4 == 10 * decoder.bytes_per_node
+    assert decoder.weight_bytes() == 5 * (96 * 32 + 32 * 32 + 96 * 32 + 32 * 48) * 4
