@@ -293,7 +293,7 @@ class NumberDetector:
             dead = False  # a word that leaked is no licence for digits that go on from it
         value = min(core.value * 10 + int(char), _MAX_MARKER) if core.value and char.isdigit() else core.value
         if literal and not dead and position is None:
-            complete = char.isdigit() and lex.accepts and not lex.marker
+            complete = (char.isdigit() or lex.code) and lex.accepts and not lex.marker
             if complete or not (ended and ok):
                 dead, violated = True, "digits"
         text = ""

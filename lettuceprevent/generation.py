@@ -17,12 +17,13 @@ from contextlib import contextmanager
 from typing import Any, cast
 
 import torch
-from transformers import GenerationMixin, LogitsProcessorList
+from transformers import GenerationMixin, LogitsProcessorList, StopStringCriteria
 
 from .detectors import DETECTOR_OPTIONS, MODEL_DETECTORS, build_detectors, parse_detector_type
 from .grounding import Grounding, as_groundings
 from .processor import PreventionLogitsProcessor
 from .report import PreventionReport
+from .retract import Retractor, can_retract
 from .vocabulary import Vocabulary
 
 # Options of the processor that generate() passes on under their own names.
@@ -118,8 +119,14 @@ def generate(
     before = kept.timings.elapsed_ns
     began = time.perf_counter_ns()
     try:
-        with _checked_drafts(model, processor, settings):
-            out = plain(model, **arguments)
+        if processor.on_unsupported == "retract" and settings.can_retract:
+            out = _retracting(plain, model, processor, settings, arguments)
+        else:
+            kept.counters["retract_unavailable"] += (
+                processor.on_unsupported == "retract" and not settings.beams
+            )
+            with _checked_drafts(model, processor, settings):
+                out = plain(model, **arguments)
     finally:
         kept.timings.elapsed_ns = before + time.perf_counter_ns() - began
     sequences = out if isinstance(out, torch.Tensor) else out.sequences
@@ -127,6 +134,35 @@ def generate(
     if isinstance(report, MutableMapping):
         report.update(kept.to_dict())
     return out
+
+
+def _retracting(
+    plain: Callable[..., Any],
+    model: Any,
+    processor: PreventionLogitsProcessor,
+    settings: _Settings,
+    arguments: dict[str, Any],
+) -> Any:
+    """generate() that goes back where a literal diverges; see `retract.py`."""
+    arguments = dict(arguments)
+    stops = list(arguments.pop("stopping_criteria", None) or [])
+    strings = settings.get("stop_strings")
+    if strings is not None:
+        stops.append(StopStringCriteria(arguments["tokenizer"], strings))
+    pad = settings.get("pad_token_id")
+    if pad is None and settings.eos_token_ids:
+        pad = settings.eos_token_ids[0]
+    retractor = Retractor(
+        processor,
+        plain,
+        model,
+        arguments,
+        limit=settings.most_new_tokens,
+        pad=pad,
+        user_stops=stops,
+        as_dict=bool(settings.get("return_dict_in_generate")),
+    )
+    return retractor.run()
 
 
 def _bind(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
@@ -195,6 +231,32 @@ class _Settings:
                     f"{mode} is run by code from outside transformers, which may pass logits processors by; "
                     "expected greedy, sampling, beam search or assisted decoding"
                 )
+
+    @property
+    def can_retract(self) -> bool:
+        """Whether generate() can be paused and taken up again with these arguments."""
+        return can_retract(
+            self._arguments,
+            num_beams=self.num_beams,
+            drafts=self.drafts,
+            encoder_decoder=self._encoder_decoder,
+        )
+
+    @property
+    def most_new_tokens(self) -> int:
+        """How many ids a row may get; transformers' default is 20."""
+        most = self.get("max_new_tokens")
+        if most is not None:
+            return int(most)
+        longest = self.get("max_length")
+        prompt = self.prompt_ids
+        if longest is None or (longest == 20 and "max_length" not in self._arguments) or prompt is None:
+            return 20
+        return max(0, int(longest) - int(prompt.shape[1]))
+
+    @property
+    def beams(self) -> bool:
+        return self.num_beams > 1
 
     @property
     def num_beams(self) -> int:

@@ -15,7 +15,7 @@ from fractions import Fraction
 import regex
 
 from . import lexicon_en as lexicon
-from .literals import COMMITTED, GOVERNED, Literal, canonical, lexemes, literal_of
+from .literals import COMMITTED, GOVERNED, LETTER, Literal, canonical, lexemes, literal_of
 from .surface import (
     GROUPED,
     MAX_DIGITS,
@@ -98,6 +98,7 @@ _MONTH_YEAR = regex.compile(rf"(?P<month>{_MONTH_WORD})\.?,? (?P<year>[12][0-9]{
 _MORE_DAYS = regex.compile(
     r"(?:,? and| to| through|,| or) ([0-9]{1,2})(?:st|nd|rd|th)?(?![0-9a-z_]|[.,:/-][0-9])"
 )
+_WORD = regex.compile(rf"(?<![a-z0-9_{LETTER}])[a-z_{LETTER}]+")
 _JOINED = regex.compile(r" (?:to|and|or) ")
 _VAGUE = regex.compile(rf"(?:{'|'.join(sorted(lexicon.VAGUE_BEFORE_SCALE))})(?: of)? (?:an? )?$")
 
@@ -392,7 +393,7 @@ class Licence:
         for word, (hour, minute) in lexicon.CLOCK_WORDS.items():
             if regex.search(rf"(?<![a-z]){word}(?![a-z])", self._chars):
                 self._build_clock(hour, minute, True, -1)
-        for word in set(regex.findall(r"(?<![a-z0-9_])[a-z]+", self._chars)):
+        for word in set(_WORD.findall(self._chars)):
             self._ordinary_word(word)
 
     def _ordinary_word(self, word: str) -> None:

@@ -166,7 +166,7 @@ class LexState:
     nothing but a digit can make it matter.
     """
 
-    __slots__ = ("accepts", "governed", "marker", "next", "partial", "plain", "shape", "words")
+    __slots__ = ("accepts", "code", "governed", "marker", "next", "partial", "plain", "shape", "words")
 
     def __init__(self, shape: str) -> None:
         self.shape = shape
@@ -184,6 +184,7 @@ class LexState:
             self.words = match is not None and not match.partial
             if match is not None:
                 self.governed = any(p in GOVERNED for p in parts[:-1]) or parts[-1] in COMMITTED
+        self.code = shape in (_GLUED_CODE, _LETTER_CODE)
         self.plain = "0" not in shape and (shape[0] in "~" + LETTER or shape.startswith(("http", "www.")))
 
     def step(self, char: str) -> LexState | None:
@@ -208,16 +209,35 @@ def _grow(shape: str, char: str) -> str:
         return shape if shape.endswith("…") else shape + "…"
     if first.isalpha() or first in "_~":
         if "0" in shape and not shape.startswith("~") and not _LEXEME_MONTH.match(shape):
-            shape = "~0"  # a code: its letters no longer matter
+            shape = _LETTER_CODE
         if "0" in shape and shape.startswith("~") and is_word(char):
-            return "~0"
+            return _LETTER_CODE
         grown = shape + char
         if _ONLY_LETTERS.fullmatch(grown.replace("~", "a")):
             return grown if grown in _PREFIXES else "~"
         return grown
+    if is_word(char) and shape == _GLUED_CODE:
+        return _GLUED_CODE
+    glued = _AFTER_RUN.fullmatch(shape + char)
+    if glued is not None and glued[1] not in _GLUED_PREFIXES:
+        return _GLUED_CODE
     return shape + char
 
 
+_LETTER_CODE, _GLUED_CODE = "~0", "0~"  # the shapes of all codes: their letters no longer matter
+_AFTER_RUN = regex.compile(rf"\n?0+(?:[.,:/-]0+)*({_W}[a-z0_~{LETTER}]*)")
+_GLUED_PREFIXES = {
+    w[:i]
+    for w in {
+        "s",
+        *lexicon.ORDINAL_SUFFIXES,
+        *lexicon.UNITS,
+        *lexicon.SCALE_ABBREVIATIONS,
+        *lexicon.AM,
+        *lexicon.PM,
+    }
+    for i in range(1, len(w) + 1)
+}
 _LEXEME_MONTH = regex.compile(rf"{MONTH}[, ]")
 _STATES: dict[str, LexState | None] = {"": None}
 

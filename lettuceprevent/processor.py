@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, cast
 
 import numpy as np
@@ -23,6 +23,7 @@ from .candidates import CandidateCheck, Scored
 from .detectors import (
     DETECTOR_OPTIONS,
     Detector,
+    Evidence,
     Ids,
     LiteralDetector,
     ModelDetector,
@@ -38,11 +39,12 @@ from .report import PreventionReport, SequenceSummary
 from .rows import Node, Rows, prompt_tail
 from .vocabulary import Vocabulary
 
-ON_UNSUPPORTED = ("avoid", "substitute")
+ON_UNSUPPORTED = ("avoid", "substitute", "retract")
 ON_ERROR = ("raise", "allow", "block")
 _LOST = object()  # the state of a literal detector that failed, until the generation ends
 _FREE = TokenMask(blocked=np.empty(0, dtype=np.int64), starts=np.empty(0, dtype=np.int64))
 _NO_ENDS: frozenset[int] = frozenset()
+_CLOSED = 1e4  # subtracted from every score of a closed beam: more than any answer's log-probability
 
 
 class PreventionLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
@@ -58,8 +60,10 @@ class PreventionLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
     candidates, confidence_threshold, unscored: how many tokens model detectors score, the probability above
         which one is unsupported, and what becomes of the rest ("drop" or "keep").
     penalty: subtracted whatever its sign; infinite (the default) forbids.
-    on_unsupported: "avoid" | "substitute". on_error: "raise" | "allow" | "block". evidence: "offsets" |
-        "text" | "none". synchronize: wait for the device at each time stamp, for exact stage times.
+    on_unsupported: "avoid" | "substitute" | "retract". A processor alone cannot go back: without generation.py
+        the last is "avoid", except in beam search, where a beam inside a literal that the host did not mean
+        is closed. on_error: "raise" | "allow" | "block". evidence: "offsets" | "text" | "none".
+    synchronize: wait for the device at each time stamp, for exact stage times.
     """
 
     supports_continuous_batching = False
@@ -106,13 +110,15 @@ class PreventionLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
         self.skip_threshold = skip_threshold
         self.penalty = abs(penalty)
         self.synchronize = synchronize
+        self.num_beams = num_beams
         # True while a draft model generates: its steps are masked, but they are not the host's and do not
         # count.
         self.drafting = False
-        # (grounding index, history) pairs at which no literal may start; see `close`.
-        self.closed: set[tuple[int, tuple[int, ...]]] = set()
-        # Rows of the last call whose first choice was masked inside a literal, with their nodes.
-        self.forced: dict[int, Node] = {}
+        # (row, history length) pairs at which no literal may start.
+        self.closed: set[tuple[int, int]] = set()
+        # Asked where a first choice is masked inside a literal: (row, node, first choice) -> whether the row
+        # will go back to where the literal began. None: nobody can go back, the literal is held.
+        self.retract: Callable[[int, Node, int], bool] | None = None
         eos = [eos_token_ids] if isinstance(eos_token_ids, int) else eos_token_ids
         self.eos = frozenset(int(token) for token in eos)
         others = vocabulary.special_ids if end_token_ids is None else end_token_ids
@@ -197,7 +203,6 @@ class PreventionLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
         self._masks.fit(scores.shape[-1], scores.device)
         ids, firsts, tops, chances = self._to_host(input_ids, scores)
         nodes = self._rows.locate(ids)
-        self.forced = {}
         if not self.drafting:
             if self._rows.fresh or self._call < 0:
                 self._begin_run(began)
@@ -299,11 +304,12 @@ class PreventionLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
         else:
             mask = prepared[by].mask
             if mask.inside:
-                plan.action = "forced"
-            elif self.on_unsupported == "avoid" and contains(mask.starts, first):
+                going_back = self.retract is not None and self.retract(row, node, first)
+                plan.action = "retracted" if going_back else "forced"
+            elif self.on_unsupported != "substitute" and contains(mask.starts, first):
                 plan.action = "avoided"
                 plan.no_starts = by
-        if self.closed and (node.group, node.path()) in self.closed:
+        if self.closed and (row, node.depth) in self.closed:
             plan.closed = True
             plan.sound = False
         if self.on_error == "block" and any(state is _LOST for state in node.states):
@@ -406,9 +412,12 @@ class PreventionLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
 
     def _check_candidates(self, out: torch.Tensor, plans: list[Plan], ids: Ids) -> None:
         """Model detectors, in place on `out`, which is ours."""
-        base = self._rows.prompt_length
         requests = [
-            ScoreRequest(self.groundings[plan.node.group], tuple(ids[plan.row, base:].tolist()), ())
+            ScoreRequest(
+                self.groundings[plan.node.group],
+                tuple(ids[plan.row, ids.shape[1] - plan.node.depth :].tolist()),
+                (),
+            )
             for plan in plans
         ]
         rows, firsts = [plan.row for plan in plans], [plan.first for plan in plans]
@@ -476,17 +485,49 @@ class PreventionLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
 
     # -- places, for policies that go back --------------------------------------------------------
 
-    def close(self, group: int, history: Sequence[int]) -> None:
-        """Let no literal start after exactly this history of a row of grounding `group`."""
-        self.closed.add((group, tuple(history)))
-
-    def literal_start(self, node: Node) -> int:
-        """How many ids of the history of `node` come before the literal that is open there."""
-        while node.parent is not None and self._inside(node):
+    def place_of(self, node: Node) -> int | None:
+        """How many ids of the history come before the literal that is open at `node`; None where it began in
+        the prompt."""
+        while node.parent is not None and self.is_open(node):
             node = node.parent
-        return node.depth
+        return None if self.is_open(node) else node.depth
 
-    def _inside(self, node: Node) -> bool:
+    def node_of(self, row: int, history: Sequence[int]) -> Node:
+        """The node of the first or next ids of a row of the last call."""
+        node = self._rows.tip(row)
+        if node.depth >= len(history):
+            return node.ancestor(len(history))
+        for token in history[node.depth :]:
+            node = self._step(node, token)
+        return node
+
+    def resume(self, ids: torch.Tensor, nodes: Sequence[Node]) -> None:
+        """Say which nodes the rows of the next call, which has exactly `ids` (rows, width), stand at."""
+        self._rows.pin(ids.detach().cpu().numpy(), nodes)
+
+    def explain(self, node: Node, token: int) -> Evidence:
+        """Why `token` is blocked at `node`, by the first literal detector that blocks it."""
+        for detectors, state in zip(self._literals, node.states, strict=True):
+            detector = detectors[node.group]
+            if state is not _LOST and detector.mask(state).is_blocked(token):
+                return cast(Evidence, detector.explain(state, token))
+        return Evidence(self.vocabulary[token].decode("utf-8", "replace"))
+
+    def peek(self, node: Node | None, token: int) -> Node:
+        """The node after one more token (of the first row, where `node` is None), without counting it."""
+        drafting, self.drafting = self.drafting, True
+        try:
+            return self._step(node if node is not None else self._rows.roots()[0], token)
+        finally:
+            self.drafting = drafting
+
+    @property
+    def prompt_length(self) -> int:
+        """Width of the prompt in the ids of the current generation."""
+        return self._rows.prompt_length
+
+    def is_open(self, node: Node) -> bool:
+        """Whether a literal is open after the history of `node`."""
         return any(
             state is not _LOST and detectors[node.group].mask(state).inside
             for detectors, state in zip(self._literals, node.states, strict=True)
@@ -542,7 +583,6 @@ class PreventionLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
         self.report.counters["penalised"] += 1
         if plan.action == "forced":
             self.report.counters["forced"] += 1
-            self.forced[plan.row] = plan.node
         record = self._new_record(plan, plan.first, plan.action)
         record.detector = self._literals[plan.by][plan.node.group]
         record.state = plan.node.states[plan.by]

@@ -31,7 +31,8 @@ class Intervention:
     run, step, row: which generation of the report, which call of its processor, which row of that call.
     history_length: ids the row had generated. first_choice: whether the candidate was the host's argmax.
     action: "blocked" (masked, the next best stands), "avoided" (every start of a literal was masked as well),
-    "forced" (inside a literal, or with every scored candidate flagged: the host was held to something else).
+    "forced" (inside a literal, or with every scored candidate flagged: the host was held to something else),
+    "retracted" (the row went back to where the literal began), "closed" (a beam that will not win).
     span: offsets of the nearest supported form, in characters of `Grounding.text`; evidence: that text, only
     where the caller asked for it. returned: whether it lies on a returned sequence; None until that is known.
     """
@@ -54,6 +55,25 @@ class Intervention:
     span: tuple[int, int] | None
     evidence: str | None
     returned: bool | None
+
+
+@dataclass
+class Retraction:
+    """A literal that was taken back because the host did not mean any supported one.
+
+    history_length: ids the row had before the literal. meant: what the host was about to write. nearest,
+    span: the form of the context it would have been held to, and its offsets in `Grounding.text`.
+    taken_back: the text that was dropped. instead: what the row says there in the end.
+    """
+
+    run: int
+    row: int
+    history_length: int
+    meant: str
+    nearest: str | None
+    span: tuple[int, int] | None
+    taken_back: str
+    instead: str = ""
 
 
 @dataclass(frozen=True)
@@ -135,6 +155,7 @@ class PreventionReport:
         self.timings = Timings()
         self.options: dict[str, Any] = {}
         self.sequences: list[SequenceSummary] = []
+        self.retractions: list[Retraction] = []
         self.runs = 0
         self.records: list[Any] = []  # interventions as the processor keeps them
         self._built: list[Intervention] = []
@@ -170,6 +191,7 @@ class PreventionReport:
             "notes": self.notes,
             "latency": self.timings.to_dict(),
             "interventions": [asdict(item) for item in self.interventions],
+            "retractions": [asdict(item) for item in self.retractions],
             "sequences": [asdict(item) for item in self.sequences],
         }
 
@@ -188,6 +210,11 @@ class PreventionReport:
             f"first choice penalised at {count['penalised']} ({count['forced']} forced)"
         ]
         lines += [_sentence(item) for item in self.interventions if item.returned is not False]
+        lines += [
+            f"  token {item.history_length}: took back {item.taken_back!r}, which was to become {item.meant!r}; "
+            f"says {item.instead!r}"
+            for item in self.retractions
+        ]
         if count["dead"]:
             causes = ", ".join(
                 f"{cause} {count[f'dead_{cause}']}" for cause in DEAD_CAUSES if count[f"dead_{cause}"]
@@ -224,6 +251,8 @@ class PreventionReport:
 
 
 _WARNINGS = {
+    "retractions_refused": "literals were held to a supported form: too many retractions, or one from the prompt",
+    "retract_unavailable": "generations could not go back (drafts, encoder-decoder, inputs_embeds); they held literals",
     "unfinished": "returned sequences were cut inside a literal",
     "skipped_blocked": "skipped steps let through a token that a check would have blocked",
     "word_leaks": "number words got through from a beginning that could not be judged",

@@ -106,12 +106,28 @@ class Rows:
         self._lanes: list[int] = []
         self._last = b""
         self._width = 0
+        self._pinned = False
+
+    def pin(self, ids: Ids, nodes: Sequence[Node]) -> None:
+        """Say at which nodes the rows of the next call stand, if it has exactly these ids (rows, width)."""
+        self._tips = list(nodes)
+        self._last = np.ascontiguousarray(ids, dtype=np.int64).tobytes()
+        self._width = ids.shape[1]
+        self._pinned = True
+
+    def tip(self, row: int) -> Node:
+        """The node of a row of the last call."""
+        return self._tips[row]
 
     def locate(self, ids: Ids) -> list[Node]:
         """The node of each row of `ids` (rows, width)."""
         rows, width = ids.shape
         content = ids.tobytes()
         self.fresh = False
+        if rows == len(self._tips) and content == self._last and self._pinned:
+            self._pinned = False
+            return self._tips
+        self._pinned = False
         if rows == len(self._tips) and width == self._width + 1 and self._goes_on(ids, content):
             step = self._step
             self._tips = [
