@@ -96,7 +96,6 @@ class Retractor(StoppingCriteria):  # type: ignore[misc]
         self._rows: list[_Row] = []
         self._width = 0
         self._paused = False
-        self._retracted = False
         self._deadline = None
         if arguments.get("max_time") is not None:
             self._deadline = time.monotonic() + float(arguments["max_time"])
@@ -176,8 +175,8 @@ class Retractor(StoppingCriteria):  # type: ignore[misc]
         self._width = width
         while len(self._rows) < out.sequences.shape[0]:
             self._rows.append(_Row())
-        self._retracted = True
-        return out.sequences[:, :width]
+        prompt: torch.Tensor = out.sequences[:, :width]
+        return prompt
 
     def _collect(self, out: Any) -> None:
         """Take over what a call has written; rows that go back keep what stands before the literal."""
@@ -294,7 +293,7 @@ class Retractor(StoppingCriteria):  # type: ignore[misc]
             if self._pad is not None and self._pad not in self._processor.eos:
                 mask[prompt == self._pad] = 0
             return mask
-        return mask.repeat_interleave(prompt.shape[0] // mask.shape[0], dim=0)
+        return torch.repeat_interleave(mask, prompt.shape[0] // mask.shape[0], dim=0)
 
     def _assemble(self, prompt: torch.Tensor, out: Any) -> Any:
         """The last call's output with the ids that were kept, and the scores that belong to them."""
