@@ -104,7 +104,7 @@ def test_wrong_files(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="found none at"):
         load_checkpoint(tmp_path / "nothing")
     (tmp_path / "empty").mkdir()
-    with pytest.raises(CheckpointError, match="config.json"):
+    with pytest.raises(CheckpointError, match=r"config\.json"):
         load_checkpoint(tmp_path / "empty")
     edit(folder, "config.json", sep_token_id=1, eos_token_id=1)
     with pytest.raises(CheckpointError, match="sep_token_id 1 as in the config"):
