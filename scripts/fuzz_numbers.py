@@ -247,7 +247,7 @@ class Fuzzer:
         raised = {**self.raised, "context": sorted(ids) or self.raised["digit"]}
         peak = 9.0 if number % 2 else 5.0 if width > 100_000 else 4.0
         made = []
-        for offset, copy in ((0, 0.5), (0, 0.3)):
+        for offset, copy in ((0, 0.75), (0, 0.6)):
             config = HostConfig(width, self.seed * 1000 + number + offset, peak, copy)
             config.eos_token_id = self.eos
             config.pad_token_id = self.tokenizer.pad_token_id
