@@ -94,9 +94,8 @@ class Texts:
         while len(self.detector.prefixes(grounding)[0]) > total - 1:
             # Words that stand beside each other may be cut in other places than alone.
             text = grounding.passages[0]
-            grounding = Grounding(
-                (text[: len(text) * (total - answer) // len(self.detector.prefixes(grounding)[0])],)
-            )
+            size = len(text) * (total - answer) // len(self.detector.prefixes(grounding)[0])
+            grounding = Grounding((text[: min(size, len(text) - 4)],))
         return ScoreRequest(grounding, self.history(total - len(self.detector.prefixes(grounding)[0])), ())
 
 
