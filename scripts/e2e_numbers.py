@@ -84,6 +84,7 @@ class Host:
             answer.update(seconds=seconds / len(batch), steps=steps / len(batch))
         found[0]["dead"] = int(report.counters["dead"])
         found[0]["word_leaks"] = int(report.counters["word_leaks"])
+        found[0]["retracted"] = int(report.counters["retractions"])
         return found
 
     def _judged(
@@ -116,6 +117,7 @@ class Host:
             "substituted": substituted,
             "dead": 0,
             "word_leaks": 0,
+            "retracted": 0,
             "degenerate": degenerate(text),
         }
 
@@ -154,7 +156,9 @@ def compared(plain: list[dict[str, Any]], governed: list[dict[str, Any]]) -> dic
         "interventions": sum(a["interventions"] for a in governed),
         "forced": sum(a["forced"] for a in governed),
         "substituted": sum(a["substituted"] for a in governed),
+        "retracted": sum(a["retracted"] for a in governed),
         "dead": sum(a["dead"] for a in governed),
+        "word_leaks": sum(a["word_leaks"] for a in governed),
         "degenerate": sum(after),
         "degenerate_before": sum(before),
         "degenerate_p": float(p_value),
@@ -194,11 +198,18 @@ def main() -> None:
     arguments.add_argument("--beam-prompts", type=int, default=8)
     arguments.add_argument("--tokens", type=int, default=128)
     arguments.add_argument("--batch", type=int, default=5)
+    arguments.add_argument("--threads", type=int, default=0, help="of torch; 0 leaves its default")
     arguments.add_argument("--longest", type=int, default=500, help="longest context, in tokens")
     arguments.add_argument("--arms", nargs="+", default=["avoid", "substitute", "retract"])
     options = arguments.parse_args()
+    import torch
+
+    if options.threads:
+        torch.set_num_threads(options.threads)
     host = Host()
     data = chosen(options.data, host.tokenizer, options.prompts, options.longest)
+    for arm in ("plain", "avoid"):
+        host.answers(data[:1], arm, 8, 1)  # not timed: memory, and what is compiled at first use
     results: dict[str, Any] = {}
     listed: list[dict[str, Any]] = []
     for mode, beams, prompts in (("greedy", 1, data), ("beam4", 4, data[: options.beam_prompts])):
@@ -207,7 +218,9 @@ def main() -> None:
         size = options.batch if beams == 1 else max(1, options.batch // 2)
         for begin in range(0, len(prompts), size):
             batch = prompts[begin : begin + size]
-            for arm, kept in answers.items():
+            turn = begin // size % len(answers)  # no arm always comes first
+            for arm in [*answers][turn:] + [*answers][:turn]:
+                kept = answers[arm]
                 found = host.answers(batch, arm, options.tokens, beams)
                 kept += found
                 for row, answer in zip(batch, found, strict=True):
