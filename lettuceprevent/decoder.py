@@ -29,6 +29,7 @@ Precision: TypeAlias = Literal["float32", "bfloat16", "float16"]
 
 _FEW_ROWS = 16  # the number of rows that weights are packed for; any other number works too
 _MANY_ROWS = 64  # from here on the fused attention kernel is faster than three plain operations
+_EXACT = 4  # with bfloat16 on a CPU, one layer in so many, the first ones, stays float32: its errors go through the rest
 _BLOCK = 128  # rows of a sliding layer that share one window of keys in a long chain
 _NO = float("-inf")
 
@@ -182,6 +183,7 @@ class _Packed:
     down: Linear
     window: int | None
     rope: str
+    dtype: torch.dtype
     qk_norm: Tensor | None = None
 
 
@@ -218,8 +220,12 @@ class Decoder:
         if parts.head_dim % 2:
             raise ValueError(f"expected an even head dimension, got {parts.head_dim}")
         pairs = _pair_order(parts.head_dim)
+        exact = -(-len(parts.layers) // _EXACT) if device.type == "cpu" else 0
         return cls(
-            layers=[_pack_layer(layer, parts, pairs, device, dtype) for layer in parts.layers],
+            layers=[
+                _pack_layer(layer, parts, pairs, device, torch.float32 if index < exact else dtype)
+                for index, layer in enumerate(parts.layers)
+            ],
             # A look-up costs no more in float32, and a rounding here would go through every layer.
             embedding=parts.embedding.to(device, torch.float32 if device.type == "cpu" else dtype),
             embedding_norm=_norm_to(parts.embedding_norm, device),
@@ -249,11 +255,11 @@ class Decoder:
 
     def weight_bytes(self) -> int:
         """What one step has to read: the bytes of the weights of all products."""
-        size = torch.empty(0, dtype=self.dtype).element_size()
-        products = (
-            product for layer in self.layers for product in (layer.qkv, layer.o, layer.glu, layer.down)
+        return sum(
+            math.prod(product.features) * torch.empty(0, dtype=layer.dtype).element_size()
+            for layer in self.layers
+            for product in (layer.qkv, layer.o, layer.glu, layer.down)
         )
-        return sum(math.prod(product.features) for product in products) * size
 
     def new_cache(self, capacity: int) -> Tensor:
         """Room for the keys and values of `capacity` tokens: (layers, 2, kv_heads, capacity, head_dim)."""
@@ -267,17 +273,17 @@ class Decoder:
 
         The segments cover the R rows in order. Their keys and values are written before they are read.
         """
-        work = self.dtype
-        reduced = work != torch.float32
         rows, heads, kv_heads, dim = ids.shape[0], self.heads, self.kv_heads, self.head_dim
         both = heads + kv_heads
         x = F.embedding(ids, self.embedding)
-        if reduced:
+        if x.dtype != torch.float32:
             x = x.float()
         if self.embedding_norm is not None:
             x = self.embedding_norm(x)
         turns = {name: self._turns(name, positions) for name in self.rope}
         for index, layer in enumerate(self.layers):
+            work = layer.dtype
+            reduced = work != torch.float32
             h = x if layer.attn_norm is None else layer.attn_norm(x)
             qkv = layer.qkv(h.to(work) if reduced else h)
             if reduced:
@@ -427,6 +433,7 @@ def _pack_layer(
         down=linear(layer.down, layer.down_bias),
         window=layer.window,
         rope=layer.rope,
+        dtype=dtype,
         qk_norm=qk_norm,
     )
 
