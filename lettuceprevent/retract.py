@@ -6,8 +6,9 @@ decoding all along: a stopping criterion pauses generate(), the keys and values 
 is called again with them.
 
     keep        the ids a row keeps; the last token of a paused call is dropped where the row goes back
-    cache       cropped where all rows keep as many ids, else moved row by row (left padding grows); kinds that
-                cannot be cut (sliding windows, static ones) are dropped and recomputed from the ids
+    cache       cropped where every row stays in its columns, else moved row by row (left padding grows); kinds
+                that cannot be cut (sliding windows, static ones) are dropped and recomputed from the ids
+    limits      each row's own: lengths, end tokens and stopping criteria are looked at here, row by row
     bounds      RETRACTIONS_PER_ANSWER and RETRACTIONS_PER_PLACE; beyond them the literal is held to a
                 supported form, as with "avoid", and counted (`retractions_refused`)
 
@@ -25,7 +26,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from transformers import StoppingCriteria, StoppingCriteriaList
+from transformers import LogitsProcessor, LogitsProcessorList, StoppingCriteria, StoppingCriteriaList
 
 from .processor import PreventionLogitsProcessor
 from .report import Retraction
@@ -37,16 +38,32 @@ RETRACTIONS_PER_PLACE = 2
 NEAR = 8
 _REACH = 4
 _INSTEAD = 12  # tokens of the answer that a report shows in place of what was taken back
-#: arguments that say one thing per position of the prompt and cannot be carried over a cut
-_PER_POSITION = ("position_ids", "token_type_ids", "inputs_embeds")
+#: arguments that hold for one call or one position, and would mean another thing in a call that goes on
+_ONCE = (
+    "position_ids",
+    "cache_position",
+    "inputs_embeds",
+    "begin_suppress_tokens",
+    "exponential_decay_length_penalty",
+    "guidance_scale",
+    "output_attentions",
+    "output_hidden_states",
+)
+_IDS = ("input_ids", "inputs", "attention_mask")
 _PER_STEP = ("scores", "logits")
 
 
 @dataclass
 class _Row:
-    """One row of the batch: the new ids it keeps, and what is known of its places (numbers of ids kept)."""
+    """One row of the batch: the new ids it keeps, and what is known of its places (numbers of ids kept).
+
+    begins: the column of the current call in which it begins. end: how many new ids of the current call it had
+    when a stopping criterion of the caller's stopped it.
+    """
 
     kept: list[int] = field(default_factory=list)
+    begins: int = 0
+    end: int | None = None
     steps: dict[str, list[torch.Tensor]] = field(default_factory=dict)
     done: bool = False
     places: Counter[int] = field(default_factory=Counter)
@@ -66,9 +83,23 @@ def can_retract(arguments: dict[str, Any], *, num_beams: int, drafts: bool, enco
     """Whether generate() with these arguments can be paused and taken up again."""
     if num_beams > 1 or drafts or encoder_decoder:
         return False
-    if any(arguments.get(name) is not None for name in _PER_POSITION):
+    if any(_setting(arguments, name) for name in _ONCE if not _is_tensor(arguments.get(name))):
         return False
-    return not (arguments.get("output_attentions") or arguments.get("output_hidden_states"))
+    if any(_is_tensor(value) for name, value in arguments.items() if name not in _IDS):
+        return False  # pictures, positions, embeddings: one entry per position of the prompt
+    ids = next((arguments[name] for name in _IDS[:2] if _is_tensor(arguments.get(name))), None)
+    rows = (1 if ids is None else ids.shape[0]) * (_setting(arguments, "num_return_sequences") or 1)
+    return rows == 1 or arguments.get("streamer") is None
+
+
+def _is_tensor(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.ndim > 1
+
+
+def _setting(arguments: dict[str, Any], name: str) -> Any:
+    """An argument, else what the given generation_config says."""
+    value = arguments.get(name)
+    return getattr(arguments.get("generation_config"), name, None) if value is None else value
 
 
 class Retractor(StoppingCriteria):  # type: ignore[misc]
@@ -96,13 +127,17 @@ class Retractor(StoppingCriteria):  # type: ignore[misc]
         self._rows: list[_Row] = []
         self._width = 0
         self._paused = False
+        self._stopping = False
         self._deadline = None
         if arguments.get("max_time") is not None:
             self._deadline = time.monotonic() + float(arguments["max_time"])
         streamer = arguments.get("streamer")
         self._held = _HeldStreamer(streamer, processor, self) if streamer is not None else None
-        stops = StoppingCriteriaList([*self._user_stops, self])
-        self._arguments = {**arguments, "stopping_criteria": stops, "return_dict_in_generate": True}
+        self._arguments = {
+            **{name: value for name, value in arguments.items() if name != "stop_strings"},
+            "stopping_criteria": StoppingCriteriaList([self]),  # it asks the caller's own
+            "return_dict_in_generate": True,
+        }
         if self._held is not None:
             self._arguments["streamer"] = self._held
         processor.retract = self.wants
@@ -114,8 +149,8 @@ class Retractor(StoppingCriteria):  # type: ignore[misc]
         while len(self._rows) <= row:
             self._rows.append(_Row())
         state = self._rows[row]
-        if state.done:
-            return False
+        if state.done or state.end is not None or node.depth >= self._limit or self._stopping:
+            return False  # what this row is asked for now is padding
         place = self._processor.place_of(node)
         if place is None or not state.allows(place):
             self._processor.report.counters["retractions_refused"] += 1
@@ -129,18 +164,26 @@ class Retractor(StoppingCriteria):  # type: ignore[misc]
         return self._paused
 
     def __call__(self, input_ids: torch.Tensor, scores: Any, **kwargs: Any) -> torch.Tensor:
-        """Stops every row where one goes back, else the rows that were done before or reach their limit."""
-        rows = input_ids.shape[0]
-        if self._paused:
-            flags = [True] * rows
-        else:
-            new = input_ids.shape[1] - self._width if self._width else 0
-            known = self._rows
-            flags = [
-                r < len(known) and (known[r].done or (bool(new) and len(known[r].kept) + new >= self._limit))
-                for r in range(rows)
-            ]
+        """Stops every row where one goes back, else the rows that are done or reach their limit."""
+        rows, new = input_ids.shape[0], input_ids.shape[1] - (self._width or self._processor.prompt_length)
+        while len(self._rows) < rows:
+            self._rows.append(_Row())
+        self._ask_user_stops(input_ids, scores, new, kwargs)
+        self._stopping = self._paused
+        flags = [
+            self._paused or row.done or row.end is not None or len(row.kept) + new >= self._limit
+            for row in self._rows
+        ]
         return torch.tensor(flags, device=input_ids.device, dtype=torch.bool)
+
+    def _ask_user_stops(self, ids: torch.Tensor, scores: Any, new: int, kwargs: dict[str, Any]) -> None:
+        """Note which rows the caller's own stopping criteria stop; not by a token that is not kept."""
+        for stop in self._user_stops:
+            found = stop(ids, scores, **kwargs)
+            flags = found.tolist() if isinstance(found, torch.Tensor) else [bool(found)] * len(self._rows)
+            for row, stopped in zip(self._rows, flags, strict=True):
+                if stopped and row.end is None and row.wanted is None:
+                    row.end = new
 
     # --- the loop -----------------------------------------------------------------------------------
 
@@ -171,32 +214,25 @@ class Retractor(StoppingCriteria):  # type: ignore[misc]
         return self._assemble(prompt, out)
 
     def _first_pause(self, out: Any) -> torch.Tensor:
-        width = self._processor.prompt_length
-        self._width = width
-        while len(self._rows) < out.sequences.shape[0]:
-            self._rows.append(_Row())
-        prompt: torch.Tensor = out.sequences[:, :width]
+        self._width = self._processor.prompt_length
+        prompt: torch.Tensor = out.sequences[:, : self._width]
         return prompt
 
     def _collect(self, out: Any) -> None:
         """Take over what a call has written; rows that go back keep what stands before the literal."""
-        sequences = out.sequences
-        stopped = self._stopped_by_user(sequences) if self._paused else None
         for index, row in enumerate(self._rows):
-            new = sequences[index, self._width :].tolist()
             if row.done:
                 continue
-            end = self._end_of(new)
+            new = out.sequences[index, self._width :].tolist()
             if row.wanted is not None:
                 place = row.wanted[0]
                 self._keep(row, index, new, len(new) - 1, out)
                 self._go_back(index, row, place)
                 continue
+            end = self._end_of(row, new)
             self._keep(row, index, new, end, out)
-            ended = end < len(new) or (bool(new) and end and new[end - 1] in self._processor.eos)
-            row.done = bool(ended) or not self._paused or len(row.kept) >= self._limit
-            if stopped is not None and stopped[index]:
-                row.done = True
+            ended = bool(end) and new[end - 1] in self._processor.eos
+            row.done = ended or row.end is not None or not self._paused or len(row.kept) >= self._limit
 
     def _keep(self, row: _Row, index: int, new: list[int], end: int, out: Any) -> None:
         row.kept += new[:end]
@@ -232,22 +268,10 @@ class Retractor(StoppingCriteria):  # type: ignore[misc]
             )
         )
 
-    def _end_of(self, new: list[int]) -> int:
-        """How many of a call's new ids belong to the row: through its end token, and no padding."""
-        for at, token in enumerate(new):
-            if token in self._processor.eos:
-                return at + 1
-            if token == self._pad:
-                return at
-        return len(new)
-
-    def _stopped_by_user(self, sequences: torch.Tensor) -> list[bool]:
-        flags = [False] * len(sequences)
-        for stop in self._user_stops:
-            found = stop(sequences, None)
-            found = found.tolist() if isinstance(found, torch.Tensor) else [bool(found)] * len(flags)
-            flags = [a or b for a, b in zip(flags, found, strict=True)]
-        return flags
+    def _end_of(self, row: _Row, new: list[int]) -> int:
+        """How many of a call's new ids belong to the row: what comes after its end is padding."""
+        most = min(len(new), self._limit - len(row.kept), len(new) if row.end is None else row.end)
+        return next((at + 1 for at in range(most) if new[at] in self._processor.eos), most)
 
     def _next(self, prompt: torch.Tensor, out: Any) -> dict[str, Any]:
         """Arguments for the call that goes on from what the rows keep."""
@@ -263,10 +287,12 @@ class Retractor(StoppingCriteria):  # type: ignore[misc]
             mask[index, width - length :] = torch.cat([old_mask[index], old_mask.new_ones(len(row.kept))])
             nodes.append(self._processor.node_of(index, row.kept))
             lengths.append(length)
-        cache = _cut(_cache_of(out), lengths, width)
+        cache = _cut(_cache_of(out), [row.begins for row in rows], lengths, width)
         self._processor.resume(ids, nodes)
         self._width = width
-        self._paused = False
+        self._paused = self._stopping = False
+        for row, length in zip(rows, lengths, strict=True):
+            row.begins = width - length
         if self._held is not None:
             self._held.resume(nodes[0])
         arguments = {
@@ -274,17 +300,27 @@ class Retractor(StoppingCriteria):  # type: ignore[misc]
         }
         arguments.update(input_ids=ids, attention_mask=mask, num_return_sequences=1)
         arguments["max_new_tokens"] = max(self._limit - len(row.kept) for row in rows if not row.done)
-        for name in ("max_length", "min_new_tokens"):
-            arguments.pop(name, None)
-        least = self._arguments.get("min_new_tokens")
-        if least:
-            open_rows = [len(row.kept) for row in rows if not row.done]
-            arguments["min_new_tokens"] = max(0, int(least) - min(open_rows))
+        arguments.pop("max_length", None)
+        least = self._least(prompt.shape[1])
+        if least:  # transformers counts from where a call begins, and all rows alike
+            for name in ("min_new_tokens", "min_length"):
+                if _setting(self._arguments, name) or name == "min_length":
+                    arguments[name] = 0
+            still = _AtLeast([least - len(row.kept) for row in rows], width, self._processor.eos)
+            arguments["logits_processor"] = LogitsProcessorList([still, *arguments["logits_processor"]])
         if self._deadline is not None:
             arguments["max_time"] = max(0.0, self._deadline - time.monotonic())
         if cache is not None:
             arguments[_cache_name(self._model)] = cache
         return arguments
+
+    def _least(self, prompt_width: int) -> int:
+        """How many new ids a row must have before it may end."""
+        found = [_setting(self._arguments, name) for name in ("min_new_tokens", "min_length")]
+        for at, name in enumerate(("min_new_tokens", "min_length")):
+            if found[at] is None:
+                found[at] = getattr(getattr(self._model, "generation_config", None), name, None)
+        return max(0, int(found[0] or 0), int(found[1] or 0) - prompt_width)
 
     def _prompt_mask(self, prompt: torch.Tensor) -> torch.Tensor:
         mask: torch.Tensor | None = self._arguments.get("attention_mask")
@@ -331,15 +367,19 @@ def _cache_of(out: Any) -> Any:
     return out["cache"] if "cache" in out else out.get("past_key_values")
 
 
-def _cut(cache: Any, lengths: Sequence[int], width: int) -> Any:
-    """Keys and values for all ids kept but the last, left-padded to `width` - 1; None where they must be recomputed."""
+def _cut(cache: Any, begins: Sequence[int], lengths: Sequence[int], width: int) -> Any:
+    """Keys and values for all ids kept but the last, left-padded to `width` - 1; None where they must be recomputed.
+
+    begins: the column in which each row begins in `cache`; lengths: how many ids of each row are kept.
+    """
     layers = getattr(cache, "layers", None)
     if not layers or any(type(layer).__name__ != "DynamicLayer" for layer in layers):
         return None
     have = cache.get_seq_length()
-    if have < width - 1:
+    spans = [(begin, begin + length - 1) for begin, length in zip(begins, lengths, strict=True)]
+    if have < max(end for _, end in spans):
         return None
-    if all(length == width for length in lengths):
+    if all(end == width - 1 for _, end in spans):
         if have > width - 1:
             cache.crop(-(have - (width - 1)))
         return cache
@@ -347,10 +387,26 @@ def _cut(cache: Any, lengths: Sequence[int], width: int) -> Any:
         for name in ("keys", "values"):
             old = getattr(layer, name)
             new = torch.zeros_like(old[:, :, : width - 1])
-            for row, length in enumerate(lengths):
-                new[row, :, width - length :] = old[row, :, : length - 1]
+            for row, (begin, end) in enumerate(spans):
+                new[row, :, width - 1 - (end - begin) :] = old[row, :, begin:end]
             setattr(layer, name, new)
     return cache
+
+
+class _AtLeast(LogitsProcessor):  # type: ignore[misc]
+    """Blocks end tokens where a row has not yet so many more ids. least: one number per row, counted from `width`."""
+
+    def __init__(self, least: Sequence[int], width: int, eos: frozenset[int]) -> None:
+        self._least = least
+        self._width = width
+        self._eos = sorted(eos)
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        rows = [at for at, least in enumerate(self._least) if input_ids.shape[1] - self._width < least]
+        if rows and self._eos:
+            scores = scores.clone()
+            scores[torch.tensor(rows)[:, None], torch.tensor(self._eos)] = -torch.inf
+        return scores
 
 
 class _HeldStreamer:
