@@ -165,7 +165,7 @@ class Segment:
     count).
     """
 
-    cache: Tensor  # (layers, 2, kv_heads, capacity, head_dim)
+    cache: Tensor  # (layers, 2, capacity, kv_heads, head_dim)
     begin: int
     count: int
     slot: int
@@ -262,8 +262,8 @@ class Decoder:
         )
 
     def new_cache(self, capacity: int) -> Tensor:
-        """Room for the keys and values of `capacity` tokens: (layers, 2, kv_heads, capacity, head_dim)."""
-        shape = (len(self.layers), 2, self.kv_heads, capacity, self.head_dim)
+        """Room for the keys and values of `capacity` tokens: (layers, 2, capacity, kv_heads, head_dim)."""
+        shape = (len(self.layers), 2, capacity, self.kv_heads, self.head_dim)
         return torch.empty(shape, dtype=self.cache_dtype, device=self.device)
 
     @torch.inference_mode()
@@ -320,8 +320,8 @@ class Decoder:
             mine = split[segment.begin : segment.begin + segment.count]
             cache = segment.cache[index]
             end = segment.slot + segment.count
-            fresh = mine[:, heads:].view(segment.count, 2, kv_heads, dim).permute(1, 2, 0, 3)
-            cache[:, :, segment.slot : end].copy_(fresh)
+            fresh = mine[:, heads:].view(segment.count, 2, kv_heads, dim).transpose(0, 1)
+            cache[:, segment.slot : end].copy_(fresh)
             query = mine[:, :heads].transpose(0, 1)
             if cache.dtype != query.dtype:
                 query = query.to(cache.dtype)
@@ -329,7 +329,7 @@ class Decoder:
             if mask.bias is None:
                 out = _chain(query, cache, segment.slot, layer.window)
             else:
-                out = _tree(query, cache[:, :, mask.start : end], mask.tail - mask.start, mask.bias)
+                out = _tree(query, cache[:, mask.start : end], mask.tail - mask.start, mask.bias)
             mixed.append(out.transpose(0, 1).reshape(segment.count, heads * dim))
         whole = mixed[0] if len(mixed) == 1 else torch.cat(mixed)
         return whole
@@ -337,7 +337,7 @@ class Decoder:
 
 def _tree(query: Tensor, cache: Tensor, tail: int, bias: Tensor) -> Tensor:
     """Attention of a few rows with any mask: (heads, r, dim). The first `tail` keys are visible to all rows."""
-    keys, values = cache[0], cache[1]
+    keys, values = cache.transpose(1, 2)
     heads, rows, dim = query.shape
     groups = heads // keys.shape[0]
     if rows >= _MANY_ROWS:
@@ -357,7 +357,7 @@ def _tree(query: Tensor, cache: Tensor, tail: int, bias: Tensor) -> Tensor:
 def _chain(query: Tensor, cache: Tensor, slot: int, window: int | None) -> Tensor:
     """Causal attention of rows that go on from slot `slot` in one chain: (heads, r, dim)."""
     heads, rows, _ = query.shape
-    groups = heads // cache.shape[1]
+    groups = heads // cache.shape[2]
     # A window needs no more keys than a block's own and window - 1 before it.
     step = rows if window is None else max(_BLOCK, window)
     blocks = []
@@ -370,9 +370,8 @@ def _chain(query: Tensor, cache: Tensor, slot: int, window: int | None) -> Tenso
             at = torch.arange(start, end, device=query.device)[None]
             row = torch.arange(slot + first, end, device=query.device)[:, None]
             seen = at <= row if window is None else (at <= row) & (at > row - window)
-        blocks.append(
-            _fused(query[:, first:last], cache[0, :, start:end], cache[1, :, start:end], groups, seen)
-        )
+        keys, values = cache[:, start:end].transpose(1, 2)
+        blocks.append(_fused(query[:, first:last], keys, values, groups, seen))
     return blocks[0] if len(blocks) == 1 else torch.cat(blocks, dim=1)
 
 

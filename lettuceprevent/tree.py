@@ -76,7 +76,7 @@ class _Buffer:
 
     @property
     def capacity(self) -> int:
-        return int(self.keys.shape[3])
+        return int(self.keys.shape[2])
 
     @property
     def bytes(self) -> int:
@@ -175,11 +175,11 @@ class _Buffer:
         moved = [(node.slot, slot) for slot, node in enumerate(nodes, start) if node.slot != slot]
         if len(moved) == 1:
             (old, new) = moved[0]
-            self.keys[:, :, :, new] = self.keys[:, :, :, old]
+            self.keys[:, :, new] = self.keys[:, :, old]
         elif moved:
             low = moved[0][1]
             source = torch.tensor([node.slot for node in nodes[low - start :]], device=self.keys.device)
-            self.keys[:, :, :, low:end] = self.keys.index_select(3, source)
+            self.keys[:, :, low:end] = self.keys.index_select(2, source)
         for slot, node in enumerate(nodes, start):
             node.slot = slot
         for node in nodes:
@@ -205,7 +205,7 @@ class _Buffer:
         if need <= self.capacity:
             return
         grown = self.decoder.new_cache(max(need, self.capacity * 3 // 2))
-        grown[:, :, :, : self.used] = self.keys[:, :, :, : self.used]
+        grown[:, :, : self.used] = self.keys[:, :, : self.used]
         self.keys = grown
         self.parent = np.concatenate([self.parent, np.empty(self.capacity - len(self.parent), np.int64)])
         self.position = np.concatenate(
@@ -445,7 +445,7 @@ class CausalDetector:
                 shared, donor = same, other
         shared = min(shared, len(ids) - 1)
         if donor is not None and shared > 0:
-            buffer.keys[:, :, :, :shared] = donor.keys[:, :, :, :shared]
+            buffer.keys[:, :, :shared] = donor.keys[:, :, :shared]
         end = len(ids)
         buffer.parent[:end] = np.arange(-1, end - 1)
         buffer.position[:end] = np.arange(end)

@@ -11,6 +11,7 @@ goes on in the next one, as in a generation. `--quick` leaves the tables out.
 
 from __future__ import annotations
 
+import os
 import statistics
 import sys
 from functools import partial
@@ -26,6 +27,7 @@ from lettuceprevent.tree import CausalDetector
 
 CONTEXT_AND_ANSWER = 1_050
 ANSWER = 150
+CONTEXT = CONTEXT_AND_ANSWER - ANSWER
 STEPS = 3  # steps of each precision in one round
 
 
@@ -208,6 +210,7 @@ def main() -> int:
         },
         "bytes_per_node": exact.checkpoint.decoder.bytes_per_node,
         "threads": torch.get_num_threads(),
+        "load_average_before": os.getloadavg()[0],
     }
     print(f"full forward {compared['full_forward_ms']:.0f} ms at {compared['tokens']} tokens")
     for name in runs:
@@ -219,7 +222,7 @@ def main() -> int:
     document["skip_ms"] = skipped_step_ms(exact, texts)
     print(f"skipped step {document['skip_ms']:.3f} ms; where it goes {document['where_it_goes_ms']}")
     for detector, name in ((exact, "float32"), (reduced, given.reduced)):
-        short, long = Run(detector, texts, 550, 50), Run(detector, texts, 1_500, 1_000)
+        short, long = Run(detector, texts, CONTEXT + 50, 50), Run(detector, texts, CONTEXT + 1_000, 1_000)
         pairs = []
         for run in (short, long):
             run.step(), run.step()
