@@ -228,7 +228,7 @@ class NumberDetector:
         if state.pending:
             state, violated = self._step(self._whole(state), PUNCTUATION)
             following, more = self._step(state, char)
-            return following, violated or more
+            return following, _worse(violated, more)
         if state.lex is None:
             return self._begin(state, char), ""
         lex, ended, ok, rest = state.lex, state.core.ended, state.core.ok, state.core.rest
@@ -259,7 +259,7 @@ class NumberDetector:
             state, violated = self._step(self._whole(state), PUNCTUATION)
             if state.pending or len(pending) > 1:
                 following, more = self._step_raw(state, byte)
-                return following, violated or more
+                return following, _worse(violated, more)
             return state, violated
         return self._step(self._whole(state), canonical(text))
 
@@ -294,7 +294,9 @@ class NumberDetector:
         value = min(core.value * 10 + int(char), _MAX_MARKER) if core.value and char.isdigit() else core.value
         if literal and not dead and position is None:
             complete = (char.isdigit() or lex.code) and lex.accepts and not lex.marker
-            if complete or not (ended and ok):
+            # Digits after a month stay with it: "july 1p" may become "july 1px", but never "1px".
+            stuck = lex.month and ended and "0" not in lex.shape[: -len(rest) - 1]
+            if complete or stuck or not (ended and ok):
                 dead, violated = True, "digits"
         text = ""
         if not dead and (position is not None or literal):
@@ -315,7 +317,7 @@ class NumberDetector:
         following = self._outside(ended or OTHER, state.core.value if marked else state.core.marker)
         for again in rest + char:
             following, more = self._step(following, again)
-            violated = violated or more
+            violated = _worse(violated, more)
         return following, violated
 
     # --- judging -----------------------------------------------------------------------------------------
@@ -488,6 +490,11 @@ class NumberDetector:
             at = end
         self._visited[key] = blocked, starts
         return blocked, starts
+
+
+def _worse(one: str, other: str) -> str:
+    """Of two violations the one that is never let through."""
+    return "digits" if "digits" in (one, other) else one or other
 
 
 def _is_loose(state: State) -> bool:

@@ -286,12 +286,15 @@ class Licence:
         if clock is not None and not scale_name:
             self._clock(int(clock[1]), int(clock[2]), index)
             return
-        if ("," in run and not GROUPED.fullmatch(run)) or ("," in run and "." not in run):
-            parts = run.split(",")
-            if len(parts) > 1 and "-" not in run and "/" not in run and ":" not in run:
-                for part in parts:
-                    if PLAIN.fullmatch(part) and not (len(part) > 1 and part[0] == "0"):
-                        self._value(Fraction(part), [mark], index)
+        parts = run.split(",")
+        grouped = GROUPED.fullmatch(run) is not None
+        listed = not grouped or (
+            len(parts[0]) == 3 and "." not in run
+        )  # "1,400" is no list, "101,102" may be
+        if len(parts) > 1 and listed and not mark and not scale_name and not any(c in run for c in "-/:"):
+            for part in parts:
+                if PLAIN.fullmatch(part) and not (len(part) > 1 and part[0] == "0"):
+                    self._value(Fraction(part), [mark], index)
         for separator in "-/:":
             parts = run.split(separator)
             if len(parts) != 2 or (separator == "-" and "/" in run):

@@ -125,7 +125,10 @@ _YEAR = r"(?:,? 0000)"
 _DAY_FIRST = (
     rf"00?(?:{_ORDINAL})?(?:-00?(?:{_ORDINAL})?)?(?: of {MONTH}{_YEAR}?| {_MONTH_SAFE}{_YEAR}?| may{_YEAR})"
 )
-_MONTH_FIRST = rf"{MONTH},? {_RUN}(?:{_ORDINAL})?(?:-00?(?:{_ORDINAL})?)?{_YEAR}?"
+_MONTH_FIRST = (
+    rf"{MONTH}(?: {_RUN}(?:(?:{_ORDINAL})?(?:-00?(?:{_ORDINAL})?)?{_YEAR}?|{_FRACTION}?{_SUFFIX}|{_FRACTION})"
+    r"|, 0000)"
+)
 _CODE = rf"{_W}+-?0[a-z0_~{LETTER}]*(?:[-./]0[a-z0_~{LETTER}]*)*"
 _GLUED = rf"{_RUN}{_W}[a-z0_~{LETTER}]*"
 _PHONE = r"000\) ?000[-. ]0000"
@@ -166,7 +169,18 @@ class LexState:
     nothing but a digit can make it matter.
     """
 
-    __slots__ = ("accepts", "code", "governed", "marker", "next", "partial", "plain", "shape", "words")
+    __slots__ = (
+        "accepts",
+        "code",
+        "governed",
+        "marker",
+        "month",
+        "next",
+        "partial",
+        "plain",
+        "shape",
+        "words",
+    )
 
     def __init__(self, shape: str) -> None:
         self.shape = shape
@@ -185,6 +199,7 @@ class LexState:
             if match is not None:
                 self.governed = any(p in GOVERNED for p in parts[:-1]) or parts[-1] in COMMITTED
         self.code = shape in (_GLUED_CODE, _LETTER_CODE)
+        self.month = "0" in shape and _LEXEME_MONTH.match(shape) is not None
         self.plain = "0" not in shape and (shape[0] in "~" + LETTER or shape.startswith(("http", "www.")))
 
     def step(self, char: str) -> LexState | None:

@@ -122,6 +122,20 @@ def test_there_is_always_a_way_out(context: str, picks: list[int]) -> None:
         state = number.advance(state, free[pick % len(free)])
 
 
+@pytest.mark.parametrize(
+    "context",
+    [
+        "on October 27 and Mujiasih, on April 12, has; in December 2020, law. May 29 a.",
+        "On April 4, 2,400 people came; 5 millionaires in May 3D films, four hundredths, tenure",
+        "July 1p and 10a.m0 and ten dozen, 2.4 millionths, 5 a man, 1 p, 10- 10-day, 3 1/2x",
+    ],
+)
+def test_copy_where_the_lexer_reads_on(context: str) -> None:
+    number = detector(context)
+    for ids in (encode(context), list(context.encode())):
+        assert not follow(number, ids)[1]
+
+
 def test_a_violated_literal_is_dead_until_it_ends() -> None:
     number = detector(CONTEXTS[0])
     state, _ = follow(number, encode("77"))

@@ -154,7 +154,7 @@ _RE_DATE = [
     ),
     re.compile(rf"(?P<month>{_MONTH}),? (?P<year>[0-9]{{4}})(?!{_W}){_NO_RUN}"),
 ]
-_RE_MONTH_BEFORE = re.compile(rf"{_MONTH} (?=[^ \n])")
+_RE_MONTH_BEFORE = re.compile(rf"{_MONTH} (?=[0-9])")  # before a mark ("in May $50") it makes no date
 _RE_URL = re.compile(r"(?:https?://|www\.)[^ \n]*")
 _RE_PHONE = re.compile(rf"(?<=\()[0-9]{{3}}\) ?[0-9]{{3}}-[0-9]{{4}}(?!{_W})")
 _RE_LETTER_CODE = re.compile(rf"(?P<word>{_L}+)-(?=[0-9])")
