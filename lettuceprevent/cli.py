@@ -2,8 +2,7 @@
 compare tokenizers.
 
 Contract: answers and results go to stdout, progress and complaints to stderr. Exit status 0: done, and for
-`check`
-nothing unsupported; 1: `check` found something; 2: it could not be done, with one line that says why.
+`check` nothing unsupported; 1: `check` found something; 2: it could not be done, with one line that says why.
 """
 
 from __future__ import annotations
@@ -85,7 +84,12 @@ def _parser() -> argparse.ArgumentParser:
     )
     generate.add_argument("--temperature", type=float, metavar="T", help="implies --sample")
     generate.add_argument("--seed", type=int, default=0)
-    generate.add_argument("--on-unsupported", choices=("avoid", "substitute"))
+    generate.add_argument(
+        "--on-unsupported",
+        choices=("avoid", "substitute", "retract"),
+        help="what to do where the model means an unsupported number: say something else (avoid, the default), "
+        "write the next best one (substitute), or also take back one that has begun (retract)",
+    )
     generate.add_argument(
         "--skip-threshold", type=float, metavar="P", help="no check above this top probability"
     )
@@ -110,7 +114,7 @@ def _parser() -> argparse.ArgumentParser:
         description="Answer from three short contexts with and without prevention, on SmolLM2-135M-Instruct or --model.",
     )
     _add_host(demo, required=False)
-    demo.add_argument("--max-new-tokens", type=int, default=60, metavar="N")
+    demo.add_argument("--max-new-tokens", type=int, default=40, metavar="N")
     demo.set_defaults(run=_demo)
 
     add_align_command(commands)
@@ -124,15 +128,16 @@ def _add_host(parser: argparse.ArgumentParser, required: bool = True) -> None:
 
 
 def _add_number_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--no-number-words", dest="number_words", action="store_const", const=False)
-    parser.add_argument("--no-units", dest="units", action="store_const", const=False)
-    parser.add_argument("--no-exemptions", dest="exemptions", action="store_const", const=False)
-    parser.add_argument(
-        "--rounding", action="store_const", const=True, help="rounded numbers count as supported"
-    )
-    parser.add_argument(
-        "--derived", action="store_const", const=True, help="sums and differences count as supported"
-    )
+    for name, default, text in (
+        ("number-words", True, "numbers in words are free"),
+        ("units", True, "percent and currency marks are free"),
+        ("exemptions", True, "list markers and citations are judged like other numbers"),
+        ("rounding", False, "rounded numbers of the context count as supported"),
+        ("derived", False, "sums, differences and growth rates count as supported"),
+    ):
+        flag = f"--no-{name}" if default else f"--{name}"
+        dest = name.replace("-", "_")
+        parser.add_argument(flag, dest=dest, action="store_const", const=not default, help=text)
 
 
 def _number_options(options: argparse.Namespace) -> dict[str, bool]:
@@ -309,7 +314,7 @@ class Host:
                 **inputs,
                 **decoding,
             )
-        except (ValueError, TypeError) as error:
+        except (ValueError, TypeError, OSError) as error:  # OSError: a detector's files
             raise CommandError(str(error)) from error
         seconds = time.perf_counter() - began
         new = out[0, inputs["input_ids"].shape[1] :] if decoder_only else out[0]

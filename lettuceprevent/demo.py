@@ -24,6 +24,9 @@ CASES = (
     ),
 )
 
+#: goes back where the model has begun a number and turns out to mean an unsupported one
+POLICY = "retract"
+
 PRICE = """\
 What it costs: with the option `derived` off, the model cannot state a growth rate, a sum or a
 difference, right or wrong, unless the context has that number; it has to say something else, which
@@ -36,7 +39,7 @@ def show(host: Host, *, max_new_tokens: int, color: bool) -> None:
     from .cli import mark_difference
 
     decoding: dict[str, Any] = {"max_new_tokens": max_new_tokens, "do_sample": False}
-    prevention = {"detector_type": "number", "evidence": "text"}
+    prevention = {"detector_type": "number", "on_unsupported": POLICY, "evidence": "text"}
     plain_seconds = prevented_seconds = 0.0
     totals: dict[str, float] = {}
     invented = [0, 0]
