@@ -97,7 +97,7 @@ def compare(size: str, mode: str, cases: int, checked: int, seed: int) -> dict[s
 def main() -> int:
     options = parser(__doc__)
     options.add_argument("--cases", type=int, default=200)
-    options.add_argument("--checked", type=int, default=2)
+    options.add_argument("--checked", type=int, default=1)
     options.add_argument("--sizes", default="tiny,full")
     options.add_argument("--modes", default=",".join(MODES))
     given = options.parse_args()
