@@ -566,7 +566,7 @@ class Licence:
             return self.start
         marker = Node()
         for number in sorted({1, last_marker + 1}):
-            for closing in (". ", ") ", ".\n", ")\n"):
+            for closing in (". ", ") "):
                 marker.add(f"{number}{closing}")
         return self._positions.of([self._root, marker])
 

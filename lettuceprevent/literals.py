@@ -138,7 +138,7 @@ _PART = rf"(?:(?:{_any(lexicon.PART_WORDS)}) (?:of )?an? )"
 _PARTED = _any({*lexicon.HUNDRED, *lexicon.SCALES, *lexicon.DOZEN})
 _NEXT_WORD = rf"(?:(?<=(?:{_BIG})) and |[ -])(?:{_NUMWORD})"
 _WORDS = rf"(?:{_PART}(?:{_PARTED})|(?:{_NUMWORD})(?:{_NEXT_WORD})*)"
-_MARKER = r"00?0?[.)][ \n]"
+_MARKER = r"00?0?[.)] "
 _CITATION = r"\[0+(?:, ?0+)*\]"
 _LEXEME = regex.compile(
     rf"\n?(?:{_NUMBER}|{_DAY_FIRST}|{_GLUED}|{_PHONE})|\n{_MARKER}"
