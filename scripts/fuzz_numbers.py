@@ -208,6 +208,7 @@ class Totals:
     by_mode: dict[str, Counter[str]] = field(default_factory=dict)
     violations: list[dict[str, Any]] = field(default_factory=list)
     words: list[dict[str, Any]] = field(default_factory=list)
+    dead: list[dict[str, Any]] = field(default_factory=list)
 
     def add(self, other: Totals) -> None:
         """Take in what another worker found."""
@@ -216,6 +217,7 @@ class Totals:
             self.by_mode.setdefault(mode, Counter()).update(counter)
         self.violations += other.violations
         self.words += other.words
+        self.dead += other.dead
 
 
 class Fuzzer:
@@ -376,6 +378,7 @@ class Fuzzer:
                 totals.words.append(found)
             elif dead:
                 totals.counts["in_dead_rows"] += 1
+                totals.dead.append(found)
             else:
                 totals.counts["violations"] += 1
                 per_mode["violations"] += 1
@@ -507,8 +510,9 @@ def report(totals: Totals, options: Any, seconds: float) -> None:
     print(f"violations {count['violations']}, dead {count['dead']}")
     for mode, counter in totals.by_mode.items():
         print(f"  {mode:14s} {dict(counter)}")
-    for word in totals.words[:10]:
-        print("  word", word)
+    for title, examples in (("word", totals.words), ("dead", totals.dead)):
+        for example in examples[:10]:
+            print(f"  {title}", example)
     document = {
         "generations": count["generations"],
         "violations": count["violations"],
@@ -528,6 +532,7 @@ def report(totals: Totals, options: Any, seconds: float) -> None:
         "literals_per_ungoverned_answer": free,
         "by_mode": {mode: dict(counter) for mode, counter in totals.by_mode.items()},
         "violation_examples": totals.violations[:50],
+        "dead_examples": totals.dead[:10],
         "seconds": seconds,
         "provenance": provenance(options.data, FILES),
     }
