@@ -19,7 +19,6 @@ add nothing.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
@@ -126,30 +125,29 @@ class _Pieces:
 
 
 class _Recent:
-    """The last few results of a function on growing sequences: what was worked out for a prefix is not done
-    again.
+    """The last few results of a function on growing sequences: what was worked out for a prefix is not done again.
+
+    A list and not a mapping: a tuple's hash is worked out anew each time, comparing with a prefix is cheaper.
     """
 
     def __init__(self) -> None:
-        self._kept: OrderedDict[Any, tuple[int, ...]] = OrderedDict()
+        self._kept: list[tuple[Any, tuple[int, ...]]] = []
 
     def longest(self, sequence: Any) -> tuple[int, tuple[int, ...]]:
-        """(length, ids) of the longest remembered prefix of `sequence` (a tuple or a string); (0, ()) if
-        none.
-        """
-        best = 0
+        """(length, ids) of the longest remembered prefix of `sequence` (a tuple or bytes); (0, ()) if none."""
+        best, whole = 0, len(sequence)
         ids: tuple[int, ...] = ()
-        for known, found in reversed(self._kept.items()):  # the newest is most often the longest
+        for known, found in reversed(self._kept):  # the newest is most often the longest
             size = len(known)
-            if best < size <= len(sequence) and sequence[:size] == known:
+            if best < size <= whole and sequence[:size] == known:
                 best, ids = size, found
         return best, ids
 
     def keep(self, sequence: Any, ids: tuple[int, ...]) -> None:
-        self._kept[sequence] = ids
-        self._kept.move_to_end(sequence)
+        """Remember a sequence that `longest` did not know as a whole."""
+        self._kept.append((sequence, ids))
         if len(self._kept) > _KEPT:
-            self._kept.popitem(last=False)
+            del self._kept[0]
 
 
 class HostChunks:

@@ -57,22 +57,33 @@ class _Node:
         self.children: dict[int, _Node] = {}
 
 
+class _Prefix:
+    """The detector ids before an answer. `key` is the same for the same ids, and bytes know their hash."""
+
+    __slots__ = ("ids", "key")
+
+    def __init__(self, ids: tuple[int, ...]) -> None:
+        self.ids = ids
+        self.key = np.asarray(ids, np.int64).tobytes()
+
+
 class _Buffer:
     """One grounding's cached tree."""
 
-    def __init__(self, decoder: Decoder, prefix: tuple[int, ...]) -> None:
+    def __init__(self, decoder: Decoder, prefix: _Prefix) -> None:
         self.decoder = decoder
-        self.prefix = prefix
-        self.keys = decoder.new_cache(len(prefix) + _FIRST_ROOM)
+        self.prefix = prefix.ids
+        self.key = prefix.key
+        self.keys = decoder.new_cache(len(prefix.ids) + _FIRST_ROOM)
         self.parent = np.empty(self.capacity, np.int64)
         self.position = np.empty(self.capacity, np.int64)
         self.used = 0  # slots with keys and values
         self.settled = 0  # the slots before this one are prefix, or on an answer that was asked about
         self.trunk = 0  # the slots before this one form a chain: each sees all before it
-        self.compact_at = len(prefix) + _SLACK
+        self.compact_at = len(prefix.ids) + _SLACK
         self.root = _Node(-1, None)
         self.nodes: list[_Node] = []  # of the slots from the prefix's end on
-        self.recent: OrderedDict[tuple[int, ...], _Node] = OrderedDict()
+        self.recent: list[tuple[tuple[int, ...], _Node]] = []  # answers asked about, newest last
 
     @property
     def capacity(self) -> int:
@@ -96,15 +107,15 @@ class _Buffer:
             if child.slot < 0:
                 new.append(child)
             node = child
-        self.recent[ids] = node
-        self.recent.move_to_end(ids)
-        if len(self.recent) > _REMEMBERED:
-            self.recent.popitem(last=False)
+        if done < len(ids):
+            self.recent.append((ids, node))
+            if len(self.recent) > _REMEMBERED:
+                del self.recent[0]
         return node, new
 
     def _nearest(self, ids: tuple[int, ...]) -> tuple[_Node, int]:
         best, node = 0, self.root
-        for known, found in reversed(self.recent.items()):  # the newest is most often the longest
+        for known, found in reversed(self.recent):  # the newest is most often the longest
             size = len(known)
             if best < size <= len(ids) and found.slot >= 0 and ids[:size] == known:
                 best, node = size, found
@@ -147,7 +158,7 @@ class _Buffer:
             return
         first = len(self.prefix)
         live: set[_Node] = set()
-        for end in (*self.recent.values(), *asked):
+        for end in (*(node for _, node in self.recent), *asked):
             at: _Node | None = end
             while at is not None and at not in live:
                 live.add(at)
@@ -166,8 +177,8 @@ class _Buffer:
         for node in nodes:
             if node.parent is not None and node.parent.children.get(node.token) is node:
                 del node.parent.children[node.token]
-        for ids in [ids for ids, node in self.recent.items() if node in nodes]:
-            del self.recent[ids]
+        if any(node in nodes for _, node in self.recent):
+            self.recent = [(ids, node) for ids, node in self.recent if node not in nodes]
 
     def _renumber(self, nodes: list[_Node], start: int) -> None:
         """Give `nodes` (parents first) the slots from `start` on, and nothing the slots after them."""
@@ -314,8 +325,8 @@ class CausalDetector:
         self.max_positions = min(
             max_positions or checkpoint.decoder.max_positions, checkpoint.decoder.max_positions
         )
-        self._buffers: OrderedDict[tuple[int, ...], _Buffer] = OrderedDict()
-        self._prefixes: OrderedDict[Grounding, list[tuple[int, ...]]] = OrderedDict()
+        self._buffers: OrderedDict[bytes, _Buffer] = OrderedDict()
+        self._prefixes: OrderedDict[Grounding, list[_Prefix]] = OrderedDict()
         self._counts: dict[str, int] = {}
         self._lock = threading.Lock()
 
@@ -389,6 +400,11 @@ class CausalDetector:
         """The detector ids before the answer: one prefix, or one per passage where the context had to be
         split.
         """
+        return [prefix.ids for prefix in self._prefixes_of(grounding)]
+
+    # -- prefixes ---------------------------------------------------------------------------------
+
+    def _prefixes_of(self, grounding: Grounding) -> list[_Prefix]:
         known = self._prefixes.get(grounding)
         if known is None:
             known = self._prefixes[grounding] = self._make_prefixes(grounding)
@@ -396,9 +412,7 @@ class CausalDetector:
                 self._prefixes.popitem(last=False)
         return known
 
-    # -- prefixes ---------------------------------------------------------------------------------
-
-    def _make_prefixes(self, grounding: Grounding) -> list[tuple[int, ...]]:
+    def _make_prefixes(self, grounding: Grounding) -> list[_Prefix]:
         context = self.alignment.text_ids(grounding.text)
         query = self.alignment.text_ids(grounding.query)
         room = self.max_positions - min(ANSWER_ROOM, self.max_positions // 4) - len(query) - 3
@@ -422,17 +436,17 @@ class CausalDetector:
             f"query and room for the answer), got {len(context)}; see on_long_context ('passages' needs several)"
         )
 
-    def _prefix(self, context: list[int], query: list[int]) -> tuple[int, ...]:
+    def _prefix(self, context: list[int], query: list[int]) -> _Prefix:
         cls_id, sep_id = self.checkpoint.cls_id, self.checkpoint.sep_id
-        return (cls_id, *context, sep_id, *query, sep_id)
+        return _Prefix((cls_id, *context, sep_id, *query, sep_id))
 
-    def _buffer(self, prefix: tuple[int, ...]) -> _Buffer:
-        buffer = self._buffers.get(prefix)
+    def _buffer(self, prefix: _Prefix) -> _Buffer:
+        buffer = self._buffers.get(prefix.key)
         if buffer is None:
             buffer = _Buffer(self.checkpoint.decoder, prefix)
             self._read_prefix(buffer)
-            self._buffers[prefix] = buffer
-        self._buffers.move_to_end(prefix)
+            self._buffers[prefix.key] = buffer
+        self._buffers.move_to_end(prefix.key)
         return buffer
 
     def _read_prefix(self, buffer: _Buffer) -> None:
@@ -464,8 +478,8 @@ class CausalDetector:
         for request in requests:
             stable, tails = self.alignment.paths(request.history, request.candidates)
             mine = []
-            for prefix in self.prefixes(request.grounding):
-                longest = len(prefix) + len(stable) + max((len(tail) for tail in tails), default=0)
+            for prefix in self._prefixes_of(request.grounding):
+                longest = len(prefix.ids) + len(stable) + max((len(tail) for tail in tails), default=0)
                 if longest > self.max_positions:
                     raise ValueError(
                         f"expected context, query and answer within the detector's {self.max_positions} "
@@ -540,7 +554,7 @@ class CausalDetector:
         except BaseException:
             # Slots without values must not be read later.
             for plan in plans:
-                self._buffers.pop(plan.buffer.prefix, None)
+                self._buffers.pop(plan.buffer.key, None)
             raise
         for node, score in zip(nodes, scores, strict=True):
             node.score = score
@@ -557,11 +571,11 @@ class CausalDetector:
 
     def _evict(self, busy: set[_Buffer]) -> None:
         total = self.cached_bytes
-        for prefix, buffer in list(self._buffers.items()):
+        for key, buffer in list(self._buffers.items()):
             if total <= self.cache_bytes:
                 return
             if buffer not in busy:
-                del self._buffers[prefix]
+                del self._buffers[key]
                 total -= buffer.bytes
                 self._count("groundings_evicted")
 
