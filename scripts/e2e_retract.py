@@ -387,7 +387,6 @@ def run(options: Any) -> None:
     host = Host()
     data = chosen(options.data, host, options.prompts, options.longest)
     began = time.monotonic()
-    warm = True
     with options.lines.open("w", encoding="utf-8") as file:
         for number, first in enumerate(range(0, len(data), options.batch)):
             if time.monotonic() - began > 60 * options.minutes:
@@ -396,9 +395,8 @@ def run(options: Any) -> None:
             batch = data[first : first + options.batch]
             inputs = host.prompts(batch)
             cache = host.prefill(inputs)
-            if warm:
-                host.answer(batch, inputs, cache, "greedy", "retract", 4, 0)
-                warm = False
+            if not number:
+                host.answer(batch, inputs, cache, "greedy", "plain", 1, 0)  # what only a first run pays
             for mode in options.modes.split(","):
                 order = [ARMS[(at + number) % len(ARMS)] for at in range(len(ARMS))]
                 for arm in order:
