@@ -114,7 +114,7 @@ def _parser() -> argparse.ArgumentParser:
         description="Answer from three short contexts with and without prevention, on SmolLM2-135M-Instruct or --model.",
     )
     _add_host(demo, required=False)
-    demo.add_argument("--max-new-tokens", type=int, default=40, metavar="N")
+    demo.add_argument("--max-new-tokens", type=int, default=44, metavar="N")
     demo.set_defaults(run=_demo)
 
     add_align_command(commands)
@@ -222,12 +222,13 @@ def _generate(options: argparse.Namespace) -> int:
 
 
 class Answer:
-    """An answer, the seconds it took, and the report where prevention was on."""
+    """An answer, the seconds it took, the report, and whether it was cut off rather than ended."""
 
-    def __init__(self, text: str, seconds: float, report: Any) -> None:
+    def __init__(self, text: str, seconds: float, report: Any, cut: bool) -> None:
         self.text = text
         self.seconds = seconds
         self.report = report
+        self.cut = cut
 
 
 class Host:
@@ -318,7 +319,11 @@ class Host:
             raise CommandError(str(error)) from error
         seconds = time.perf_counter() - began
         new = out[0, inputs["input_ids"].shape[1] :] if decoder_only else out[0]
-        return Answer(self.tokenizer.decode(new, skip_special_tokens=True).strip(), seconds, report)
+        cut = (
+            len(new) >= decoding.get("max_new_tokens", 0)
+            and int(new[-1]) not in self.tokenizer.all_special_ids
+        )
+        return Answer(self.tokenizer.decode(new, skip_special_tokens=True).strip(), seconds, report, cut)
 
 
 def mark_difference(before: str, after: str, *, color: bool) -> str:

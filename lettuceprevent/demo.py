@@ -75,8 +75,10 @@ def show(host: Host, *, max_new_tokens: int, color: bool) -> None:
 
 
 def _unsupported(context: str, question: str, answer: Answer) -> list[str]:
+    """The unsupported numbers of an answer; one that the length limit cut is not judged."""
     verdicts = check_text(context, answer.text, query=question)
-    return [verdict.text for verdict in verdicts if verdict.status == "unsupported"]
+    end = len(answer.text) if answer.cut else -1
+    return [verdict.text for verdict in verdicts if verdict.status == "unsupported" and verdict.end != end]
 
 
 def _print_time(totals: dict[str, float], plain: float, prevented: float) -> None:
