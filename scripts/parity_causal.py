@@ -8,8 +8,7 @@ Modes, each with `--cases` random (context, history, candidates): `plain` (one a
 with a common prefix), `dropped` (caches dropped at random), and all of it together as `mixed`; for the tiny
 checkpoint (window 16, small byte-level tokenizer, so several pieces per candidate and halves of characters)
 and for the full 68M shape. Of each case's candidates `--checked` are compared with a full pass, which has no
-cache and no mask of ours. For the full shape one pass gives the scores of all positions of a path, so the
-whole answer is compared, not its end alone.
+cache and no mask of ours.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ class Walk:
         many = self.mode in ("beams", "mixed")
         if not self.answers:
             count = len(self.groundings) if self.mode in ("batch", "mixed") else 1
-            self.answers = [(each, ()) for each in self.groundings[:count] for _ in range(2 if many else 1)]
+            self.answers = [(each, ()) for each in self.groundings[:count] for _ in range(4 if many else 1)]
         asked = [
             ScoreRequest(
                 grounding, history, tuple(self.chance.choices(self.tokens, k=self.chance.choice((1, 3, 10))))
@@ -72,7 +71,7 @@ def compare(size: str, mode: str, cases: int, checked: int, seed: int) -> dict[s
     texts = Texts(detector, seed)
     vocabulary = detector.alignment._vocabulary  # type: ignore[attr-defined]
     tokens = [token for token in range(vocabulary.size) if vocabulary[token]]
-    sizes, longest = ((40, 120), 60) if size == "tiny" else ((100, 300), 90)
+    sizes, longest = ((40, 120), 60) if size == "tiny" else ((60, 100), 80)
     walk = Walk(mode, texts, tokens, sizes, longest)
     chance = random.Random(seed)
     done, compared, worst, logits = 0, 0, 0.0, []
