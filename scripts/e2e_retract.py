@@ -266,6 +266,7 @@ def summarised(lines: list[dict[str, Any]], options: Any) -> dict[str, Any]:
                     "unsupported",
                     "retractions",
                     "forced",
+                    "lost",
                 )
             }
             nll, tokens = sum(p["nll"] for p in parts), sum(p["tokens"] for p in parts)
