@@ -9,6 +9,7 @@ choice was masked; `forced` are the interventions inside a number that had begun
 
 from __future__ import annotations
 
+import json
 import re
 import time
 from collections import Counter
@@ -233,23 +234,34 @@ def main() -> None:
                 ]
                 print(f"{mode} {at + 1}/{len(prompts)}, unsupported: {'; '.join(said)}", flush=True)
         results[mode] = {arm: compared(answers["plain"], answers[arm]) for arm in answers}
+        if options.out is not None:  # what there is, in case the rest does not come
+            options.out.parent.mkdir(parents=True, exist_ok=True)
+            text = json.dumps(document(results, listed, options), indent=1, ensure_ascii=False)
+            options.out.write_text(text + "\n", encoding="utf-8")
     for mode, arms_ in results.items():
         print(f"\n{mode}:")
         for arm, figures in arms_.items():
             print(f"  {arm:11s}", {k: round(v, 3) for k, v in figures.items()})
     print("\nanswers with a wrong number, held numbers, or that are degenerate:")
     for entry in listed:
-        print(f"[{entry['mode']} {entry['arm']} {entry['id']}] unsupported {entry['unsupported']}, "
-              f"forced {entry['forced']}, degenerate {entry['degenerate']}\n    {entry['text'][:600]!r}")  # fmt: skip
-    document = {
-        "before": results["greedy"]["plain"]["unsupported_per_answer"],
-        "after": {arm: results["greedy"][arm]["unsupported_per_answer"] for arm in options.arms},
+        what = {key: entry[key] for key in ("unsupported", "forced", "degenerate") if entry[key]}
+        print(f"[{entry['mode']} {entry['arm']} {entry['id']}] {what}\n    {entry['text'][:600]!r}")
+    finish(document(results, listed, options), options.out)
+
+
+def document(results: dict[str, Any], listed: list[dict[str, Any]], options: Any) -> dict[str, Any]:
+    """The JSON document; `modes` says which were finished."""
+    greedy = results["greedy"]
+    return {
+        "before": greedy["plain"]["unsupported_per_answer"],
+        "after": {arm: greedy[arm]["unsupported_per_answer"] for arm in options.arms},
+        "modes": list(results),
         "results": results,
         "degenerate": picked(listed, "degenerate", "text"),
         "unsupported": picked(listed, "unsupported"),
+        "forced": picked(listed, "forced", "text"),
         "provenance": provenance(options.data, FILES),
-    }  # fmt: skip
-    finish(document, options.out)
+    }
 
 
 if __name__ == "__main__":

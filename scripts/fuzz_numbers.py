@@ -423,10 +423,9 @@ def plan(generations: int, rng: random.Random) -> list[tuple[str, int]]:
     return batches
 
 
-def _keep_detectors() -> None:
+def _keep_detectors(kept: dict[Any, Any]) -> None:
     """Let one detector serve all generations of a grounding: it is a function of grounding and vocabulary."""
     build = NumberDetector.for_grounding
-    kept: dict[Any, Any] = {}
 
     def for_grounding(grounding: Grounding, vocabulary: Vocabulary, **options: Any) -> Any:
         key = (grounding, vocabulary.fingerprint, tuple(sorted(options.items())))
@@ -450,7 +449,8 @@ def _keep_memory() -> None:
 def work(names: list[str], options: argparse.Namespace) -> Totals:
     """All generations with the tokenizers `names`."""
     _keep_memory()
-    _keep_detectors()
+    detectors: dict[Any, Any] = {}
+    _keep_detectors(detectors)
     torch.set_num_threads(1)  # the tensors are small: threads only wait for each other
     contexts = [row for row in rows(options.data, "summary_prompts") if scan(row["context"])]
     totals = Totals()
@@ -461,6 +461,8 @@ def work(names: list[str], options: argparse.Namespace) -> Totals:
         pool = rng.sample(contexts, min(len(contexts), options.contexts))
         share = round(options.generations / len(options.tokenizers))
         for number, (mode, size) in enumerate(plan(share, rng)):
+            if number % 60 == 0:
+                detectors.clear()  # masks of large vocabularies take a megabyte each
             if number % 24 == 0:
                 fuzzer.start(number, pool)
             batch = rng.sample(pool, min(size, len(pool)))
