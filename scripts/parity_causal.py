@@ -103,20 +103,26 @@ def main() -> int:
     results: dict[str, dict[str, Any]] = {}
     for size in given.sizes.split(","):
         for mode in given.modes.split(","):
+            if results and given.out is not None:
+                finish(document(results, given.data), given.out)  # so far
             found = compare(size, mode, given.cases, given.checked, seed=0)
             results[f"{size}_{mode}"] = found
             print(
                 f"{size:5} {mode:8} {found['cases']} cases, largest difference {found['max_abs_diff']:.2e}",
                 flush=True,
             )
-    document = {
+    finish(document(results, given.data), given.out)
+    return 0
+
+
+def document(results: dict[str, dict[str, Any]], data: Any) -> dict[str, Any]:
+    return {
         "script": "parity_causal",
         "cases": min(each["cases"] for each in results.values()),
         "max_abs_diff": max(each["max_abs_diff"] for each in results.values()),
         "modes": results,
+        **provenance(data, []),
     }
-    finish({**document, **provenance(given.data, [])}, given.out)
-    return 0
 
 
 if __name__ == "__main__":
