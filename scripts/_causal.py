@@ -1,5 +1,4 @@
-"""What the scripts of the causal detector share: random checkpoints, transformers' own model, random texts.
-"""
+"""What the scripts of the causal detector share: random checkpoints, transformers' own model, random texts."""
 
 from __future__ import annotations
 
@@ -25,8 +24,7 @@ __all__ = ["ROOT", "Full", "Texts", "checkpoint_folder", "detector_of", "median_
 
 
 def checkpoint_folder(size: str, seed: int = 0, kind: str = "modernbert-decoder") -> Path:
-    """A random checkpoint in the cache, made when first asked for. `tiny` has a small byte-level tokenizer.
-    """
+    """A random checkpoint in the cache, made when first asked for. `tiny` has a small byte-level tokenizer."""
     folder = cache_dir() / "random-detectors" / f"{kind}-{size}-{seed}"
     if not (folder / "config.json").is_file():
         tokenizer = load_tokenizer(None) if size == "full" else small_tokenizer()
@@ -41,8 +39,7 @@ def detector_of(folder: Path, precision: str = "float32", **options: Any) -> Cau
 
 
 class Full:
-    """One full forward pass of transformers' own model per score: sdpa, inference mode, last position only.
-    """
+    """One full forward pass of transformers' own model per score: sdpa, inference mode, last position only."""
 
     def __init__(self, folder: Path) -> None:
         from transformers import AutoConfig, AutoModel
