@@ -550,5 +550,5 @@ def test_command_line(tmp_path, capsys):
     assert main(["generate", *arguments, *options]) == 0
     report = json.loads((tmp_path / "r.json").read_text(encoding="utf-8"))
     assert report["options"]["on_unsupported"] == "retract"
-    assert report["counters"]["retract_unavailable"] == 0
+    assert not report["counters"].get("retract_unavailable")
     capsys.readouterr()
