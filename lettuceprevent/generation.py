@@ -79,8 +79,8 @@ def generate(
     own = {name: arguments.pop(name) for name in _PROCESSOR_OPTIONS & set(arguments)}
     detector_options = {name: arguments.pop(name) for name in DETECTOR_OPTIONS & set(arguments)}
     plain = getattr(type(model), "generate", GenerationMixin.generate)
-    if tokenizer is not None:
-        arguments["tokenizer"] = tokenizer  # generate() itself needs it for stop strings and drafts
+    if tokenizer is not None and _Settings(model, arguments).needs_tokenizer:
+        arguments["tokenizer"] = tokenizer
     names = parse_detector_type(detector_type)
     if not names:
         return plain(model, **arguments)
@@ -313,6 +313,11 @@ class _Settings:
         """Whether this is assisted or prompt-lookup decoding."""
         assisted = self._arguments.get("assistant_model") is not None
         return assisted or bool(self.get("prompt_lookup_num_tokens") or self.get("assistant_early_exit"))
+
+    @property
+    def needs_tokenizer(self) -> bool:
+        """Whether generate() itself uses the tokenizer; otherwise transformers 4 hands it to some models' forward()."""
+        return self.drafts or self.get("stop_strings") is not None or bool(self.get("token_healing"))
 
     @property
     def foreign_draft(self) -> bool:
