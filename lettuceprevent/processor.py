@@ -44,7 +44,6 @@ ON_ERROR = ("raise", "allow", "block")
 _LOST = object()  # the state of a literal detector that failed, until the generation ends
 _FREE = TokenMask(blocked=np.empty(0, dtype=np.int64), starts=np.empty(0, dtype=np.int64))
 _NO_ENDS: frozenset[int] = frozenset()
-_CLOSED = 1e4  # subtracted from every score of a closed beam: more than any answer's log-probability
 
 
 class PreventionLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
@@ -61,8 +60,8 @@ class PreventionLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
         which one is unsupported, and what becomes of the rest ("drop" or "keep").
     penalty: subtracted whatever its sign; infinite (the default) forbids.
     on_unsupported: "avoid" | "substitute" | "retract". A processor alone cannot go back: without generation.py
-        the last is "avoid", except in beam search, where a beam inside a literal that the host did not mean
-        is closed. on_error: "raise" | "allow" | "block". evidence: "offsets" | "text" | "none".
+        the last is "avoid", and so it is in beam search.
+    on_error: "raise" | "allow" | "block". evidence: "offsets" | "text" | "none".
     synchronize: wait for the device at each time stamp, for exact stage times.
     """
 

@@ -32,7 +32,7 @@ class Intervention:
     history_length: ids the row had generated. first_choice: whether the candidate was the host's argmax.
     action: "blocked" (masked, the next best stands), "avoided" (every start of a literal was masked as well),
     "forced" (inside a literal, or with every scored candidate flagged: the host was held to something else),
-    "retracted" (the row went back to where the literal began), "closed" (a beam that will not win).
+    "retracted" (the row went back to where the literal began).
     span: offsets of the nearest supported form, in characters of `Grounding.text`; evidence: that text, only
     where the caller asked for it. returned: whether it lies on a returned sequence; None until that is known.
     """
