@@ -182,9 +182,8 @@ class NumberDetector:
                 best, best_score = source, score
         if best is None:
             return Evidence(literal)
-        span = (
-            (best.start, best.end) if best.end <= self._context_length else None
-        )  # else it stands in the query
+        in_context = best.end <= self._context_length  # else it stands in the query
+        span = (best.start, best.end) if in_context else None
         return Evidence(literal, self.licence.text[best.start : best.end], span)
 
     # --- characters --------------------------------------------------------------------------------------
@@ -351,15 +350,17 @@ class NumberDetector:
             return False
         if not (state.core.ended and state.core.ok):
             return False
-        return self._rest_viable(state)
+        following = self._read_again(state)
+        return following is not None and self._viable(following)
 
-    def _rest_viable(self, state: State) -> bool:
+    def _read_again(self, state: State) -> State | None:
+        """The state if the lexeme ended where it last could; None where what was read since is not supported."""
         following = self._outside(state.core.ended, state.core.marker)
         for char in state.core.rest:
             following, violated = self._step(following, char)
             if violated:
-                return False
-        return self._viable(following)
+                return None
+        return following
 
     def _viable_pending(self, state: State) -> bool:
         whole = self._whole(state)
@@ -383,12 +384,8 @@ class NumberDetector:
             return not self._governs(state)
         if not state.core.ok:
             return False
-        following = self._outside(state.core.ended, state.core.marker)
-        for char in state.core.rest:
-            following, violated = self._step(following, char)
-            if violated:
-                return False
-        return self._at_end(following)
+        following = self._read_again(state)
+        return following is not None and self._at_end(following)
 
     # --- tokens ------------------------------------------------------------------------------------------
 

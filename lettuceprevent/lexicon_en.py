@@ -105,14 +105,6 @@ OPEN_PREFIXES: frozenset[str] = frozenset(
     }
 )  # fmt: skip
 
-#: words after which rounding is announced
-HEDGES: frozenset[str] = frozenset(
-    {
-        "about", "around", "approximately", "roughly", "nearly", "almost", "over", "under", "more than",
-        "less than", "at least", "at most", "up to", "some", "close to",
-    }
-)  # fmt: skip
-
 #: Beginnings after which only number words follow in practice. A token that ends on one of these, or on a
 #: complete
 #: number word, is committed to a number; any other beginning ("nin", "mill", "tr") is open.

@@ -15,7 +15,7 @@ from fractions import Fraction
 import regex
 
 from . import lexicon_en as lexicon
-from .literals import COMMITTED, GOVERNED, LETTER, Literal, canonical, lexemes, literal_of
+from .literals import COMMITTED, GOVERNED, LETTER, Literal, any_of, canonical, lexemes, literal_of
 from .surface import (
     GROUPED,
     MAX_DIGITS,
@@ -30,6 +30,7 @@ from .surface import (
     readings,
     rounded,
     same_scale,
+    scale_factor,
     scaled_forms,
     value_of_words,
     word_forms,
@@ -55,28 +56,21 @@ _CURRENCY_WORD = {
 }
 _ORDINAL = trie_of(lexicon.ORDINAL_SUFFIXES)
 _UNIT = trie_of(lexicon.UNITS - {"m"})
-_POINT_ZEROS = trie_of([".0", ".00"])
-_ONE_ZERO = trie_of(["0"])
 _CLOCK = {
     True: trie_of(_after_blank(sorted(lexicon.PM), glued=True)),
     False: trie_of(_after_blank(sorted(lexicon.AM), glued=True)),
 }
 _KINDS = sorted(set(lexicon.CURRENCY_SIGNS.values()))
 
-
-def _any(words: Iterable[str]) -> str:
-    return "|".join(sorted(map(regex.escape, words), key=lambda w: -len(w)))
-
-
 _SUFFIX = regex.compile(
     r"(?P<core>.*?)(?:"
-    rf"(?P<ordinal>(?<=[0-9])(?:{_any(lexicon.ORDINAL_SUFFIXES)}))"
+    rf"(?P<ordinal>(?<=[0-9])(?:{any_of(lexicon.ORDINAL_SUFFIXES)}))"
     r"|(?P<plural>(?<=[0-9])s)"
-    rf"|(?P<scale>(?: ?(?:{_any(lexicon.SCALE_ABBREVIATIONS)})| (?:{_any(lexicon.SCALES)})))?"
-    rf"(?P<percent> ?(?:{_any(lexicon.PERCENT_SIGNS)})| (?:{_any(lexicon.PERCENT_WORDS)}))?"
-    rf"(?P<currency> (?:{_any(lexicon.CURRENCY_WORDS)}))?"
-    rf"|(?P<clock> ?(?:{_any(lexicon.AM | lexicon.PM)}))"
-    rf"|(?P<unit>{_any(lexicon.UNITS)}))"
+    rf"|(?P<scale>(?: ?(?:{any_of(lexicon.SCALE_ABBREVIATIONS)})| (?:{any_of(lexicon.SCALES)})))?"
+    rf"(?P<percent> ?(?:{any_of(lexicon.PERCENT_SIGNS)})| (?:{any_of(lexicon.PERCENT_WORDS)}))?"
+    rf"(?P<currency> (?:{any_of(lexicon.CURRENCY_WORDS)}))?"
+    rf"|(?P<clock> ?(?:{any_of(lexicon.AM | lexicon.PM)}))"
+    rf"|(?P<unit>{any_of(lexicon.UNITS)}))"
 )
 _SIGN = f"[{''.join(map(regex.escape, lexicon.CURRENCY_SIGNS))}]"
 _VULGAR = f"[{''.join(lexicon.VULGAR_FRACTIONS)}]"
@@ -131,7 +125,9 @@ class Licence:
         self._values: dict[Fraction, tuple[set[str], int]] = {}  # value -> marks seen with it, first source
         self._clocks: list[tuple[int, int, bool, int]] = []
         self._month_years: set[tuple[int, int]] = set()
-        self._pairs: list[tuple[str, str, set[str], str, int]] = []
+        self._pairs: list[tuple[str, str, str, str, int]] = []  # both parts, mark, scale, source
+        self._clock_pairs: list[tuple[str, str, int]] = []
+        self._day_pairs: list[tuple[int, int, int, int]] = []  # month, both days, source
         self._chars = canonical(text)
         self.literals: list[Literal] = []
         for lexeme in lexemes(self._chars):
@@ -240,7 +236,7 @@ class Licence:
         for day in days:
             self._date(month, day, int(year_text) if year_text else None, index)
         if len(days) == 2:
-            self._pairs.append((str(days[0]), str(days[1]), {f"month {month}"}, "", index))
+            self._day_pairs.append((month, days[0], days[1], index))
         return True
 
     def _date(self, month: int, day: int, year: int | None, index: int) -> None:
@@ -262,16 +258,15 @@ class Licence:
             currency = lexicon.CURRENCY_WORDS[suffix["currency"].strip()]
         mark = "%" if suffix["percent"] else currency or ""
         scale_name = (suffix["scale"] or "").strip()
-        scale = lexicon.SCALES.get(scale_name) or lexicon.SCALE_ABBREVIATIONS.get(scale_name) or 1
+        scale = scale_factor(scale_name)
         if suffix["clock"]:
             self._read_clock(run, suffix["clock"].strip(), index)
             return
         if suffix["plural"]:
             if len(run) == 4 and run.isdigit():
                 self._root.add(run[2:] + "s", index)
-            if (
-                len(run) == 2 and run.isdigit()
-            ):  # "in her 40s", "mid-30s"; "1990s" does not name the year 1990
+            if len(run) == 2 and run.isdigit():
+                # "in her 40s", "mid-30s"; "1990s" does not name the year 1990
                 self._value(Fraction(run), [mark], index)
             return
         for reading in readings(run, decimal_comma=bool(suffix["percent"] or currency or scale_name)):
@@ -288,9 +283,8 @@ class Licence:
             return
         parts = run.split(",")
         grouped = GROUPED.fullmatch(run) is not None
-        listed = not grouped or (
-            len(parts[0]) == 3 and "." not in run
-        )  # "1,400" is no list, "101,102" may be
+        # "1,400" is no list, "101,102" may be
+        listed = not grouped or (len(parts[0]) == 3 and "." not in run)
         if len(parts) > 1 and listed and not mark and not scale_name and not any(c in run for c in "-/:"):
             for part in parts:
                 if PLAIN.fullmatch(part) and not (len(part) > 1 and part[0] == "0"):
@@ -304,18 +298,18 @@ class Licence:
                 for c in clocks:
                     assert c is not None
                     self._clock(int(c[1]), int(c[2]), index)
-                self._pairs.append((parts[0], parts[1], {"clock"}, "", index))
+                self._clock_pairs.append((parts[0], parts[1], index))
                 break
             if any(not (PLAIN.fullmatch(p) or GROUPED.fullmatch(p)) for p in parts):
                 continue
-            scale = lexicon.SCALES.get(scale_name) or lexicon.SCALE_ABBREVIATIONS.get(scale_name) or 1
+            scale = scale_factor(scale_name)
             for part in parts:
                 for reading in readings(part):
                     self._value(reading * scale, [mark], index)
                 if scale == 1 and is_year(part):
                     self._years.add(int(part))
             if separator == "-":
-                self._pairs.append((parts[0], parts[1], {mark}, scale_name, index))
+                self._pairs.append((parts[0], parts[1], mark, scale_name, index))
                 if len(parts[0]) == 4 and len(parts[1]) == 2:
                     self._value(Fraction(int(parts[0][:2] + parts[1])), [mark], index)
             elif separator == "/" and int(parts[1].replace(",", "").split(".")[0] or 0):
@@ -389,6 +383,12 @@ class Licence:
         plus.tails = tuple(t for t in root.tails)
         for pair in self._pairs:
             self._pair(*pair)
+        for clocks in self._clock_pairs:
+            self._clock_pair(*clocks)
+        for month, first, last, source in self._day_pairs:
+            for name in month_names(month):
+                self._root.add(f"{name} {first}-{last}", source)
+                self._root.add(f"{first}-{last} {name}", source)
         self._joined_pairs()
         self._build_dates()
         for hour, minute, known, source in set(self._clocks):
@@ -412,12 +412,11 @@ class Licence:
             after = tuple(_CURRENCY_WORD[k] for k in _KINDS if k in allowed)
             tails = (*after, *((_PERCENT,) if "%" in allowed else ()))
             for form in decimal_forms(value):
-                more = _POINT_ZEROS if "." not in form else _ONE_ZERO if form[-2] == "." else None
+                zeros = (".0", ".00") if "." not in form else ("0",) if form[-2] == "." else ()
                 whole = (_ORDINAL,) if value.denominator == 1 and "," not in form else ()
                 node = trie.add(form, source, tails=(*tails, *whole, _UNIT))
-                if more is not None and len(form) <= MAX_DIGITS:
-                    zeros = _tail_with(more, (*tails, _UNIT), source)
-                    node.tails = (*node.tails, zeros)
+                for more in zeros if len(form) <= MAX_DIGITS else ():
+                    node.add(more, source, tails=(*tails, _UNIT))
             for form in fraction_forms(value):
                 trie.add(form, source, tails=(*tails, _UNIT))
             for form in scaled_forms(value):
@@ -426,16 +425,8 @@ class Licence:
             for form in word_forms(value):
                 self._root.add(form, source)
 
-    def _pair(self, a: str, b: str, marks: set[str], scale: str, source: int) -> None:
-        if "clock" in marks:
-            return self._clock_pair(a, b, source)
-        month = next((int(m.split()[1]) for m in marks if m.startswith("month")), None)
-        if month is not None:
-            for name in month_names(month):
-                self._root.add(f"{name} {a}-{b}", source)
-                self._root.add(f"{a}-{b} {name}", source)
-            return None
-        _, allowed = self._trie(marks)
+    def _pair(self, a: str, b: str, mark: str, scale: str, source: int) -> None:
+        _, allowed = self._trie({mark})
         tails = (
             *(_CURRENCY_WORD[k] for k in _KINDS if k in allowed),
             *((_PERCENT,) if "%" in allowed else ()),
@@ -458,9 +449,8 @@ class Licence:
                         continue
                     self._root.add(form, source, tails=(*tails, _UNIT))
                     for sign, kind in lexicon.CURRENCY_SIGNS.items():
-                        if kind in allowed and kind in marks:
+                        if kind == mark:
                             self._root.add(sign + form, source, tails=tails)
-        return None
 
     def _joined_pairs(self) -> None:
         """`10 to 15` and `10 and 15` of the context license the pair `10-15`."""
@@ -484,7 +474,7 @@ class Licence:
             if scale_a and scale_a != scale_b:
                 continue
             mark = "%" if match is not None and match["percent"] else ""
-            self._pair(a, b, {mark}, scale_b, index)
+            self._pair(a, b, mark, scale_b, index)
 
     def _clock_pair(self, a: str, b: str, source: int) -> None:
         times = []
@@ -504,9 +494,9 @@ class Licence:
                 )
 
     def _build_clock(self, hour: int, minute: int, known: bool, source: int) -> None:
+        for style in set(clock_styles(hour, minute)[1:]):
+            self._root.add(style, source)
         if known or hour > 12:
-            for style in set(clock_styles(hour, minute)[1:]):
-                self._root.add(style, source)
             twelve = hour % 12 or 12
             suffix = _CLOCK[hour >= 12]
             forms = [f"{twelve}:{minute:02d}", f"{twelve:02d}:{minute:02d}", f"{twelve}.{minute:02d}"]
@@ -518,20 +508,16 @@ class Licence:
                 self._root.add(f"{twelve}:{minute:02d}", source)
             if hour in (0, 12) and minute == 0:
                 self._root.add("midnight" if hour == 0 else "noon", source)
-        else:
-            for style in set(clock_styles(hour, minute)[1:]):
-                self._root.add(style, source)
 
     def _build_dates(self) -> None:
-        free = self._yeartrie_of(self._years)
+        free = self._year_tail(self._years)
         for (month, day), (years, source) in self._dates.items():
-            tail = self._yeartrie_of(years) if years else free
+            tail = self._year_tail(years) if years else free
             for name in month_names(month):
                 for suffix in ("", ordinal_suffix(day)):
                     for text in {str(day), f"{day:02d}"} if not suffix else {str(day)}:
                         self._root.add(f"{name} {text}{suffix}", source, tails=(tail,))
-                        first = self._root.add(f"{text}{suffix} {name}", source, ok=True, tails=(tail,))
-                        first.ok = True
+                        self._root.add(f"{text}{suffix} {name}", source, tails=(tail,))
                         self._root.add(f"{text}{suffix} of {name}", source, tails=(tail,))
             self._root.add(f"{day}{ordinal_suffix(day)}", source)
             for year in years:
@@ -541,11 +527,11 @@ class Licence:
             if month in self._months:
                 years |= self._years
             if years:
-                tail = self._yeartrie_of(years)
+                tail = self._year_tail(years)
                 for name in month_names(month):
                     self._root.add(name, ok=False, tails=(tail,))
 
-    def _yeartrie_of(self, years: Iterable[int]) -> Node:
+    def _year_tail(self, years: Iterable[int]) -> Node:
         return trie_of(f"{joint}{y}" for y in sorted(years) for joint in (", ", " "))
 
     def _citations(self, passages: int) -> None:
@@ -569,10 +555,3 @@ class Licence:
             for closing in (". ", ") "):
                 marker.add(f"{number}{closing}")
         return self._positions.of([self._root, marker])
-
-
-def _tail_with(zeros: Node, tails: tuple[Node, ...], source: int) -> Node:
-    root = Node()
-    for form in (".0", ".00") if zeros is _POINT_ZEROS else ("0",):
-        root.add(form, source, tails=tails)
-    return root

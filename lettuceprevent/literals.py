@@ -12,7 +12,7 @@ Cost: a dictionary look-up per character once warm; nothing here depends on a to
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -89,8 +89,9 @@ def has_digit(chars: str) -> bool:
 # --- the lexer -------------------------------------------------------------------------------------------
 
 
-def _any(words: object) -> str:
-    return "|".join(regex.escape(w) for w in sorted(words, key=lambda w: (-len(w), w)))  # type: ignore[call-overload]
+def any_of(words: Iterable[str]) -> str:
+    """A regular expression for any of the words, the longest first."""
+    return "|".join(regex.escape(w) for w in sorted(words, key=lambda w: (-len(w), w)))
 
 
 _SMALL = {**lexicon.ONES, **lexicon.ORDINAL_ONES}
@@ -100,23 +101,23 @@ GOVERNED: dict[str, int] = {
 }  # fmt: skip
 NUMBER_WORDS: dict[str, int] = {**_SMALL, **GOVERNED}
 _BIG = "|".join(sorted({*lexicon.HUNDRED, *lexicon.SCALES}))
-MONTH = rf"(?:(?:{_any(lexicon.MONTHS)})|(?:{_any(lexicon.MONTH_ABBREVIATIONS)})\.?)"
+MONTH = rf"(?:(?:{any_of(lexicon.MONTHS)})|(?:{any_of(lexicon.MONTH_ABBREVIATIONS)})\.?)"
 _MONTH_SAFE = (  # "5 may have died" is no date
-    rf"(?:(?:{_any(set(lexicon.MONTHS) - {'may'})})|(?:{_any(lexicon.MONTH_ABBREVIATIONS)})\.?)"
+    rf"(?:(?:{any_of(set(lexicon.MONTHS) - {'may'})})|(?:{any_of(lexicon.MONTH_ABBREVIATIONS)})\.?)"
 )
 _W = rf"[a-z_~{LETTER}]"
 _FRACTION = f"[{''.join(lexicon.VULGAR_FRACTIONS)}]"
 _CURRENCY = f"[{''.join(regex.escape(s) for s in lexicon.CURRENCY_SIGNS)}]"
 _RUN = r"0+(?:[.,:/-]0+)*"
-_ORDINAL = _any(lexicon.ORDINAL_SUFFIXES)
-_PERCENT = rf"(?: ?(?:{_any(lexicon.PERCENT_SIGNS)})| (?:{_any(lexicon.PERCENT_WORDS)}))"
+_ORDINAL = any_of(lexicon.ORDINAL_SUFFIXES)
+_PERCENT = rf"(?: ?(?:{any_of(lexicon.PERCENT_SIGNS)})| (?:{any_of(lexicon.PERCENT_WORDS)}))"
 _SCALE = (
-    rf"(?:(?:{_any(lexicon.SCALE_ABBREVIATIONS)})|"
-    rf" (?:{_any({*lexicon.SCALES, *lexicon.SPACED_ABBREVIATIONS})}))"
+    rf"(?:(?:{any_of(lexicon.SCALE_ABBREVIATIONS)})|"
+    rf" (?:{any_of({*lexicon.SCALES, *lexicon.SPACED_ABBREVIATIONS})}))"
 )
-_CLOCK = rf" ?(?:{_any({*lexicon.AM, *lexicon.PM})})"
+_CLOCK = rf" ?(?:{any_of({*lexicon.AM, *lexicon.PM})})"
 _SUFFIX = (
-    rf"(?:{_ORDINAL}|s|(?:{_any(lexicon.UNITS)})|{_SCALE}?(?:{_PERCENT}| (?:{_any(lexicon.CURRENCY_WORDS)}))"
+    rf"(?:{_ORDINAL}|s|(?:{any_of(lexicon.UNITS)})|{_SCALE}?(?:{_PERCENT}| (?:{any_of(lexicon.CURRENCY_WORDS)}))"
     rf"|{_SCALE}|{_CLOCK})"
 )
 _LEAD = rf"(?:[-+]?{_CURRENCY}?|{_CURRENCY}[-+])"
@@ -133,9 +134,9 @@ _CODE = rf"{_W}+-?0[a-z0_~{LETTER}]*(?:[-./]0[a-z0_~{LETTER}]*)*"
 _GLUED = rf"{_RUN}{_W}[a-z0_~{LETTER}]*"
 _PHONE = r"000\) ?000[-. ]0000"
 _URL = r"(?:https?://|www\.)[^ \n]*"
-_NUMWORD = _any(NUMBER_WORDS)
-_PART = rf"(?:(?:{_any(lexicon.PART_WORDS)}) (?:of )?an? )"
-_PARTED = _any({*lexicon.HUNDRED, *lexicon.SCALES, *lexicon.DOZEN})
+_NUMWORD = any_of(NUMBER_WORDS)
+_PART = rf"(?:(?:{any_of(lexicon.PART_WORDS)}) (?:of )?an? )"
+_PARTED = any_of({*lexicon.HUNDRED, *lexicon.SCALES, *lexicon.DOZEN})
 _NEXT_WORD = rf"(?:(?<=(?:{_BIG})) and |[ -])(?:{_NUMWORD})"
 _WORDS = rf"(?:{_PART}(?:{_PARTED})|(?:{_NUMWORD})(?:{_NEXT_WORD})*)"
 _MARKER = r"00?0?[.)] "

@@ -136,8 +136,14 @@ def fraction_forms(value: Fraction) -> list[str]:
     return forms if not whole else [f"{whole}{' ' if '/' in f else ''}{f}" for f in forms]
 
 
+def scale_factor(name: str) -> int:
+    """`billion`, `bn` -> 10**9; 1 for no name."""
+    return lexicon.SCALES.get(name) or lexicon.SCALE_ABBREVIATIONS.get(name) or 1
+
+
 def same_scale(name: str) -> list[str]:
-    factor = lexicon.SCALES.get(name) or lexicon.SCALE_ABBREVIATIONS.get(name)
+    """Every way to write the same scale after digits, blank included."""
+    factor = scale_factor(name)
     return [
         *(f" {w}" for w, f in lexicon.SCALES.items() if f == factor),
         *(w for w, f in lexicon.SCALE_ABBREVIATIONS.items() if f == factor),
