@@ -20,6 +20,7 @@ add nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, Protocol
 
 from .vocabulary import Vocabulary
@@ -273,8 +274,8 @@ def make_alignment(
     reference_tokenizer: Any = None,
     clean_up: bool = False,
 ) -> Alignment:
-    """The alignment of `mode`. `reference_chunks` needs the tokenizer used in training; ValueError without
-    it.
+    """The alignment of `mode`. `reference_chunks` needs the tokenizer used in training (itself, its folder or
+    its hub id); ValueError without it.
 
     clean_up: take the spaces before punctuation out of each chunk, as transformers 4 did in decoding
         Llama-3.1's tokens.
@@ -289,6 +290,10 @@ def make_alignment(
                 f"alignment 'reference_chunks' expects the tokenizer used in training (for the published "
                 f"detector {REFERENCE_NAME}), got None"
             )
+        if isinstance(reference_tokenizer, str | Path):
+            from transformers import AutoTokenizer
+
+            reference_tokenizer = AutoTokenizer.from_pretrained(reference_tokenizer, trust_remote_code=False)
         return ReferenceChunks(vocabulary, detector_tokenizer, reference_tokenizer, clean_up=clean_up)
     raise ValueError(f"expected an alignment among {', '.join(MODES)}, got {mode!r}")
 

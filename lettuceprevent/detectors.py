@@ -141,24 +141,24 @@ def _causal(
     return CausalDetector.for_host(tokenizer, vocabulary, groundings, **options)
 
 
-_BUILDERS: dict[str, Builder] = {"number": _number, "lettuceprevent": _causal}
+def _encoder(
+    tokenizer: Any, vocabulary: Any, groundings: Sequence[Grounding], options: dict[str, Any]
+) -> Detector:
+    from .encoder import EncoderDetector
+
+    return EncoderDetector.for_host(tokenizer, vocabulary, groundings, **options)
+
+
+_BUILDERS: dict[str, Builder] = {"number": _number, "lettuceprevent": _causal, "lettucedetect": _encoder}
 NUMBER_OPTIONS = frozenset({"number_words", "units", "rounding", "derived", "exemptions"})
-MODEL_OPTIONS = frozenset(
-    {
-        "detector_model",
-        "detector_device",
-        "detector_dtype",
-        "precision",
-        "alignment",
-        "reference_tokenizer",
-        "on_long_context",
-        "cache_bytes",
-    }
+ENCODER_OPTIONS = frozenset(
+    {"detector_model", "detector_device", "detector_dtype", "precision", "on_long_context"}
 )
-_OPTIONS = {"number": NUMBER_OPTIONS, "lettuceprevent": MODEL_OPTIONS}
+CAUSAL_OPTIONS = ENCODER_OPTIONS | {"alignment", "reference_tokenizer", "cache_bytes"}
+_OPTIONS = {"number": NUMBER_OPTIONS, "lettuceprevent": CAUSAL_OPTIONS, "lettucedetect": ENCODER_OPTIONS}
 # Those that load a model, which goes to the host's device in the host's precision unless told otherwise.
-MODEL_DETECTORS = frozenset({"lettuceprevent"})
-DETECTOR_OPTIONS = NUMBER_OPTIONS | MODEL_OPTIONS
+MODEL_DETECTORS = frozenset({"lettuceprevent", "lettucedetect"})
+DETECTOR_OPTIONS = NUMBER_OPTIONS | CAUSAL_OPTIONS
 
 
 def known_detectors() -> list[str]:
@@ -195,13 +195,16 @@ def build_detectors(
     """The detectors that `detector_type` names, in its order, with literal detectors first.
 
     A literal detector comes as a list with one entry per grounding. Each option goes to the detectors that
-    have it; an option that none of the named detectors has raises TypeError.
+    have it; an option that none of the named detectors has raises TypeError, and so does a `detector_model`
+    that would go to two.
     """
     names = parse_detector_type(detector_type)
     taken = frozenset[str]().union(*(_OPTIONS[name] for name in names))
     foreign = sorted(set(options) - taken)
     if foreign:
         raise TypeError(f"detector_type {detector_type!r} has no option {', '.join(foreign)}")
+    if "detector_model" in options and len(MODEL_DETECTORS.intersection(names)) > 1:
+        raise TypeError(f"detector_model: expected one detector that loads a model, got {detector_type!r}")
     return [
         _BUILDERS[name](
             tokenizer, vocabulary, groundings, {k: v for k, v in options.items() if k in _OPTIONS[name]}

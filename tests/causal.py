@@ -1,4 +1,6 @@
-"""What the tests of the causal detector share: random checkpoints, and scores by full forward passes."""
+"""What the tests of the causal detector share: random checkpoints, a tiny host, and scores by full
+forward passes.
+"""
 
 from __future__ import annotations
 
@@ -50,3 +52,22 @@ def full_scores(reference: tuple[Any, torch.Tensor, torch.Tensor], ids: tuple[in
     with torch.inference_mode():
         hidden = model(input_ids=torch.tensor([ids]), use_cache=False).last_hidden_state[0, -1]
         return float(torch.softmax(weight @ hidden + bias, -1)[1])
+
+
+def tiny_host(tokenizer: Any) -> Any:
+    """A tiny random Llama whose answers end with the tokenizer's separator."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(1)
+    config = LlamaConfig(
+        vocab_size=max(tokenizer.get_vocab().values()) + 1,
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        initializer_range=0.2,
+        pad_token_id=tokenizer.pad_token_id,
+        eos_token_id=tokenizer.sep_token_id,
+        bos_token_id=None,
+    )
+    return LlamaForCausalLM(config).eval()

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from causal import full_scores, make_checkpoint, maker, reference_model
+from causal import full_scores, make_checkpoint, maker, reference_model, tiny_host
 
 from lettuceprevent.detectors import ScoreRequest
 from lettuceprevent.generation import generate
@@ -36,23 +36,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def host() -> tuple[Any, Any]:
-    from transformers import LlamaConfig, LlamaForCausalLM
-
     tokenizer = maker().small_tokenizer()
     tokenizer.padding_side = "left"
-    torch.manual_seed(1)
-    config = LlamaConfig(
-        vocab_size=max(tokenizer.get_vocab().values()) + 1,
-        hidden_size=32,
-        intermediate_size=48,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        initializer_range=0.2,
-        pad_token_id=tokenizer.pad_token_id,
-        eos_token_id=tokenizer.sep_token_id,
-        bos_token_id=None,
-    )
-    return LlamaForCausalLM(config).eval(), tokenizer
+    return tiny_host(tokenizer), tokenizer
 
 
 def run(
