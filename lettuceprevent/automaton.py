@@ -81,7 +81,19 @@ class Core(NamedTuple):
 class State:
     """An interned `Core` with what has been worked out for it."""
 
-    __slots__ = ("chars", "core", "dead", "end", "lex", "literal", "mask", "next", "pending", "position")
+    __slots__ = (
+        "chars",
+        "core",
+        "dead",
+        "end",
+        "lex",
+        "literal",
+        "mask",
+        "next",
+        "pending",
+        "position",
+        "viable",
+    )
 
     def __init__(self, core: Core) -> None:
         self.core = core
@@ -92,6 +104,7 @@ class State:
         self.chars: dict[str, tuple[State, str]] | None = None  # character -> state, what was violated
         self.mask: TokenMask | None = None
         self.end: bool | None = None
+        self.viable: bool | None = None
 
 
 class NumberDetector:
@@ -108,6 +121,8 @@ class NumberDetector:
         self._states: dict[Core, State] = {}
         self._line_starts: dict[int, Position] = {}
         self._visited: dict[tuple[State, int, int, bool, bool], tuple[Ranges, Ranges]] = {}
+        # Decoding shows a run of byte tokens that is no valid UTF-8 as marks, digits among it and all.
+        self._broken_bytes = "digits" if tokens.byte_fallback else ""
 
     @classmethod
     def for_grounding(cls, grounding: Grounding, vocabulary: Vocabulary, **options: bool) -> NumberDetector:
@@ -225,9 +240,10 @@ class NumberDetector:
         if "\ue000" <= char <= "\ue0ff":
             return self._step_raw(state, ord(char) - _RAW)
         if state.pending:
-            state, violated = self._step(self._whole(state), PUNCTUATION)
+            violated = self._broken(state)
+            state, before_it = self._step(self._whole(state), PUNCTUATION)
             following, more = self._step(state, char)
-            return following, _worse(violated, more)
+            return following, _worse(_worse(violated, before_it), more)
         if state.lex is None:
             return self._begin(state, char), ""
         lex, ended, ok, rest = state.lex, state.core.ended, state.core.ok, state.core.rest
@@ -255,12 +271,18 @@ class NumberDetector:
         except UnicodeDecodeError as error:
             if error.reason == "unexpected end of data":
                 return self._intern(state.core._replace(pending=pending)), ""
+            broken = self._broken(state)
             state, violated = self._step(self._whole(state), PUNCTUATION)
+            violated = _worse(broken, violated)
             if state.pending or len(pending) > 1:
                 following, more = self._step_raw(state, byte)
                 return following, _worse(violated, more)
             return state, violated
         return self._step(self._whole(state), canonical(text))
+
+    def _broken(self, state: State) -> str:
+        """What is violated where bytes turn out to be no character."""
+        return "" if state.dead else self._broken_bytes
 
     def _begin(self, state: State, char: str) -> State:
         lex = begin(state.core.previous, char)
@@ -341,6 +363,11 @@ class NumberDetector:
 
     def _viable(self, state: State) -> bool:
         """Whether some way to go on from here leaves everything supported."""
+        if state.viable is None:
+            state.viable = self._compute_viable(state)
+        return state.viable
+
+    def _compute_viable(self, state: State) -> bool:
         if state.pending and not state.dead and state.lex is not None:
             return self._viable_pending(state)
         lex = state.lex
@@ -351,7 +378,17 @@ class NumberDetector:
         if not (state.core.ended and state.core.ok):
             return False
         following = self._read_again(state)
-        return following is not None and self._viable(following)
+        if following is None or not self._viable(following):
+            return False
+        if not has_digit(state.core.rest) or following.position is None:
+            return True
+        # The same digits are read in two ways: after "2 april", "240" can be the beginning of a year that is
+        # not supported, or a number that is not. Some next character has to suit both.
+        return any(self._can_step(state, char) for char in ("\n", *following.position.characters()))
+
+    def _can_step(self, state: State, char: str) -> bool:
+        following, violated = self._step(state, char)
+        return not violated and self._viable(following)
 
     def _read_again(self, state: State) -> State | None:
         """The state if the lexeme ended where it last could; None where what was read since is not supported."""
@@ -372,8 +409,9 @@ class NumberDetector:
 
     def _at_end(self, state: State) -> bool:
         if state.pending:
+            broken = self._broken(state)
             state, violated = self._step(self._whole(state), PUNCTUATION)
-            if violated:
+            if broken or violated:
                 return False
         lex = state.lex
         if lex is None or state.dead or (not self._governs(state) and not state.core.rest):
@@ -541,7 +579,9 @@ class TokenIndex:
         self.all_ids: Ids = np.sort(self.order)
         self.texts = [self._texts[i] for i in order]
         search = _WORD_MATTERS.search
-        flags = [_has_matter(t) or search(t) is not None for t in self.texts]
+        self.byte_fallback = vocabulary.byte_fallback
+        raw = _RAW_BYTES.search if self.byte_fallback else search
+        flags = [_has_matter(t) or search(t) is not None or raw(t) is not None for t in self.texts]
         self.matter = [0, *np.cumsum(flags).tolist()]
 
     @classmethod
@@ -561,6 +601,7 @@ class TokenIndex:
 
 
 _INDEXES: dict[str, TokenIndex] = {}
+_RAW_BYTES = regex.compile("[\ue080-\ue0ff]")
 _MATTER = regex.compile(rf"[0-9{''.join(lexicon.VULGAR_FRACTIONS)}]")
 _UNFINISHED = regex.compile(r"[\ue0c0-\ue0ff][\ue080-\ue0bf]*$")
 

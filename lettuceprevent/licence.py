@@ -60,6 +60,11 @@ _CLOCK = {
     True: trie_of(_after_blank(sorted(lexicon.PM), glued=True)),
     False: trie_of(_after_blank(sorted(lexicon.AM), glued=True)),
 }
+_CLOSING = ".,;:!?)]}>\"'"
+_CLOSINGS = Node()  # any number of them
+for _mark in _CLOSING:
+    _CLOSINGS.next[_mark] = _CLOSINGS
+_CLOSINGS.ok = True
 _KINDS = sorted(set(lexicon.CURRENCY_SIGNS.values()))
 
 _SUFFIX = regex.compile(
@@ -79,6 +84,11 @@ _NUMBER = regex.compile(
     rf"(?P<run>\.[0-9]+|[0-9]+(?:[.,:/-][0-9]+)*(?P<vulgar>{_VULGAR})?|{_VULGAR}|[0-9]+ [0-9]/[0-9])"
 )
 _CLOCKS = regex.compile(r"([01]?[0-9]|2[0-4]):([0-5]?[0-9])")
+#: what shows that a context writes times of day from 0 to 24: an hour above 12, or `11:0-1:0`
+_CLOCK24 = regex.compile(
+    r"(?<![0-9:.,/])(?:(?:1[3-9]|2[0-4]):[0-5]?[0-9](?![0-9:])"
+    r"|[0-9]{1,2}:0-[0-9]{1,2}:[0-9]{1,2}(?![0-9:])|[0-9]{1,2}:[0-9]{2}-[0-9]{1,2}:0(?![0-9:]))"
+)
 _ISO = regex.compile(r"([12][0-9]{3})-([0-9]{1,2})-([0-9]{1,2})")
 _SLASHED = regex.compile(r"([0-9]{1,2})/([0-9]{1,2})/([0-9]{4})")
 _MONTH_NUMBER = {**lexicon.MONTHS, **lexicon.MONTH_ABBREVIATIONS}
@@ -89,9 +99,10 @@ _WITH_YEAR = r"(?:,? (?P<year>[0-9]{4}))?"
 _DATE_FIRST = regex.compile(rf"(?P<month>{_MONTH_WORD})\.?,? {_DAYS}{_WITH_YEAR}")
 _DATE_LAST = regex.compile(rf"{_DAYS} (?:of )?(?P<month>{_MONTH_WORD})\.?{_WITH_YEAR}")
 _MONTH_YEAR = regex.compile(rf"(?P<month>{_MONTH_WORD})\.?,? (?P<year>[12][0-9]{{3}})")
-_MORE_DAYS = regex.compile(
-    r"(?:,? and| to| through|,| or) ([0-9]{1,2})(?:st|nd|rd|th)?(?![0-9a-z_]|[.,:/-][0-9])"
-)
+_MORE_DAYS = regex.compile(r",? (?:and|or|to|through) ")
+_DAY = regex.compile(r"([0-9]{1,2})(?:st|nd|rd|th)?")
+_AFTER_MONTH = regex.compile(rf"(?P<month>{_MONTH_WORD})\.?,? (?P<rest>[0-9].*)")
+_LONG_YEAR = regex.compile(r"(?P<date>.*[a-z0-9.])(?:,? )(?P<run>[0-9]{4}[.,:/-][0-9].*)")
 _WORD = regex.compile(rf"(?<![a-z0-9_{LETTER}])[a-z_{LETTER}]+")
 _JOINED = regex.compile(r" (?:to|and|or) ")
 _VAGUE = regex.compile(rf"(?:{'|'.join(sorted(lexicon.VAGUE_BEFORE_SCALE))})(?: of)? (?:an? )?$")
@@ -137,9 +148,7 @@ class Licence:
             if lexeme.reach > lexeme.end:
                 # "5 millionaires" begins like 5 million, "in May 3D films" like a date: both may be copied
                 self._root.add(self._chars[lexeme.start : lexeme.reach + 1], ok=False)
-        has_suffix = regex.search(r"[0-9] ?(?:am|a\.m|pm|p\.m)(?![a-z])", self._chars) is not None
-        hours = [int(h) for h in regex.findall(r"(?<![0-9:.])([0-9]{1,2}):[0-9]{1,2}(?![0-9])", self._chars)]
-        self._clock24 = not has_suffix and any(h > 12 for h in hours)
+        self._clock24 = _CLOCK24.search(self._chars) is not None
         for index, literal in enumerate(self.literals):
             self._read(literal, index)
         self._months = {_MONTH_NUMBER[m] for m in _MONTH_ALONE.findall(self._chars)}
@@ -175,19 +184,20 @@ class Licence:
             return
         suffix = _SUFFIX.fullmatch(text)
         number = _NUMBER.fullmatch(suffix["core"]) if suffix else None
+        if self._read_around_month(text, index):
+            return
         if suffix is None or number is None or text.startswith(("http", "www.")):
             self._root.add(text.removesuffix("s") if text.endswith("s") else text + "s", index)  # a code
             return
         self._read_number(suffix, number, text, index)
 
     def _verbatim(self, text: str, index: int) -> None:
-        """The literal as it stands; an address also without the punctuation that ends it."""
-        self._root.add(text, index)
+        """The literal as it stands; an address with other punctuation after it."""
         if text.startswith(("http", "www.")):
-            for cut in range(1, 4):
-                if text[-cut] not in ".,;:!?)]\"'>":
-                    break
-                self._root.add(text[:-cut], index)
+            text = text.rstrip(_CLOSING)
+            self._root.add(text, index, tails=(_CLOSINGS,))
+        else:
+            self._root.add(text, index)
 
     def _read_words(self, literal: Literal, index: int) -> None:
         text = literal.text.replace("-", " ")
@@ -229,14 +239,34 @@ class Licence:
         year_text = match["year"]
         days = [int(match["a"]), *([int(match["b"])] if match["b"] else [])]
         end = literal.end
-        if year_text is None:
-            while more := _MORE_DAYS.match(self._chars, end):
-                days.append(int(more[1]))
-                end = more.end()
+        month_first = year_text is None and text[0].isalpha() and end > 0
+        for following in self.literals[index + 1 :] if month_first else ():
+            day = _DAY.fullmatch(following.text)
+            if day is None or not _MORE_DAYS.fullmatch(self._chars[end : following.start]):
+                break
+            days.append(int(day[1]))
+            end = following.end
         for day in days:
             self._date(month, day, int(year_text) if year_text else None, index)
         if len(days) == 2:
             self._day_pairs.append((month, days[0], days[1], index))
+        return True
+
+    def _read_around_month(self, text: str, index: int) -> bool:
+        """A month with a number that makes no date of it: "may 3,000" states 3,000, "may 9, 2020-21" both."""
+        long_year = _LONG_YEAR.fullmatch(text)
+        if long_year is not None:
+            date = Literal(0, 0, long_year["date"])
+            rest = long_year["run"] if self._read_date(date, date.text, index) else ""
+        else:
+            after = _AFTER_MONTH.fullmatch(text)
+            rest = after["rest"] if after is not None else ""
+        suffix = _SUFFIX.fullmatch(rest)
+        number = _NUMBER.fullmatch(suffix["core"]) if suffix else None
+        if suffix is None or number is None:
+            return False
+        self._root.add(rest, index)
+        self._read_number(suffix, number, rest, index)
         return True
 
     def _date(self, month: int, day: int, year: int | None, index: int) -> None:
@@ -494,8 +524,8 @@ class Licence:
                 )
 
     def _build_clock(self, hour: int, minute: int, known: bool, source: int) -> None:
-        for style in set(clock_styles(hour, minute)[1:]):
-            self._root.add(style, source)
+        for style in {*clock_styles(hour, minute)[minute > 0 :]}:
+            self._root.add(style, source, tails=(_CLOCK[True],) if hour > 12 else ())  # "20:00 PM"
         if known or hour > 12:
             twelve = hour % 12 or 12
             suffix = _CLOCK[hour >= 12]

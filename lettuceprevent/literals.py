@@ -122,16 +122,16 @@ _SUFFIX = (
 )
 _LEAD = rf"(?:[-+]?{_CURRENCY}?|{_CURRENCY}[-+])"
 _NUMBER = rf"{_LEAD}(?:\.0+|{_RUN}{_FRACTION}?|{_FRACTION}|0+ 0/0){_SUFFIX}?"
-_YEAR = r"(?:,? 0000)"
+_YEAR = r"(?:,? 0000(?:[.,:/-]0+)*)"  # "May 9, 2020-2021" is no date, but its digits are one run
 _DAY_FIRST = (
     rf"00?(?:{_ORDINAL})?(?:-00?(?:{_ORDINAL})?)?(?: of {MONTH}{_YEAR}?| {_MONTH_SAFE}{_YEAR}?| may{_YEAR})"
 )
 _MONTH_FIRST = (
     rf"{MONTH}(?: {_RUN}(?:(?:{_ORDINAL})?(?:-00?(?:{_ORDINAL})?)?{_YEAR}?|{_FRACTION}?{_SUFFIX}|{_FRACTION})"
-    r"|, 0000)"
+    r"|, 0000(?:[.,:/-]0+)*)"
 )
 _CODE = rf"{_W}+-?0[a-z0_~{LETTER}]*(?:[-./]0[a-z0_~{LETTER}]*)*"
-_GLUED = rf"{_RUN}{_W}[a-z0_~{LETTER}]*"
+_GLUED = rf"(?:{_RUN}{_W}[a-z0_~{LETTER}]*|0~[-./]0)"  # only codes are folded to 0~: "3d-2x", not "5km-10km"
 _PHONE = r"000\) ?000[-. ]0000"
 _URL = r"(?:https?://|www\.)[^ \n]*"
 _NUMWORD = any_of(NUMBER_WORDS)
@@ -227,13 +227,18 @@ def _grow(shape: str, char: str) -> str:
         if "0" in shape and not shape.startswith("~") and not _LEXEME_MONTH.match(shape):
             shape = _LETTER_CODE
         if "0" in shape and shape.startswith("~") and is_word(char):
-            return _LETTER_CODE
+            # "feet-5-inches": the code ends before a hyphen that no digit follows
+            return _LETTER_CODE if char == "0" or is_word(shape[-1]) else ""
         grown = shape + char
         if _ONLY_LETTERS.fullmatch(grown.replace("~", "a")):
             return grown if grown in _PREFIXES else "~"
         return grown
-    if is_word(char) and shape == _GLUED_CODE:
+    if shape.startswith(_GLUED_CODE) and (is_word(char) if shape == _GLUED_CODE else char == "0"):
         return _GLUED_CODE
+    if char in "-./":
+        glued = _AFTER_RUN.fullmatch(shape)
+        if glued is not None and glued[1] not in _GLUED_WORDS and glued[1] + char not in _GLUED_PREFIXES:
+            return _GLUED_CODE + char
     glued = _AFTER_RUN.fullmatch(shape + char)
     if glued is not None and glued[1] not in _GLUED_PREFIXES:
         return _GLUED_CODE
@@ -242,18 +247,10 @@ def _grow(shape: str, char: str) -> str:
 
 _LETTER_CODE, _GLUED_CODE = "~0", "0~"  # the shapes of all codes: their letters no longer matter
 _AFTER_RUN = regex.compile(rf"\n?0+(?:[.,:/-]0+)*({_W}[a-z0_~{LETTER}]*)")
-_GLUED_PREFIXES = {
-    w[:i]
-    for w in {
-        "s",
-        *lexicon.ORDINAL_SUFFIXES,
-        *lexicon.UNITS,
-        *lexicon.SCALE_ABBREVIATIONS,
-        *lexicon.AM,
-        *lexicon.PM,
-    }
-    for i in range(1, len(w) + 1)
-}
+_GLUED_WORDS = {
+    "s", *lexicon.ORDINAL_SUFFIXES, *lexicon.UNITS, *lexicon.SCALE_ABBREVIATIONS, *lexicon.AM, *lexicon.PM,
+}  # fmt: skip
+_GLUED_PREFIXES = {w[:i] for w in _GLUED_WORDS for i in range(1, len(w) + 1)}
 _LEXEME_MONTH = regex.compile(rf"{MONTH}[, ]")
 _STATES: dict[str, LexState | None] = {"": None}
 

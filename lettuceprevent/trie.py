@@ -60,6 +60,10 @@ class Position:
             position = self.next[char] = self._positions.of(nodes) if nodes else None
             return position
 
+    def characters(self) -> list[str]:
+        """The characters with which some form goes on."""
+        return sorted({char for node in self.nodes for char in node.next})
+
 
 class Positions:
     """Interns positions: the same set of nodes is the same object."""

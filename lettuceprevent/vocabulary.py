@@ -28,7 +28,7 @@ import numpy as np
 
 logger = logging.getLogger(__name__)
 
-_FORMAT = "1"  # part of the cache key: raise it when the table of an unchanged tokenizer changes
+_FORMAT = "2"  # part of the cache key: raise it when the table of an unchanged tokenizer changes
 
 # Short texts with what tends to go wrong: digits and signs, runs of blanks, line ends, several scripts,
 # split emoji.
@@ -49,12 +49,17 @@ class Vocabulary:
     table: one entry per id below `size`; b"" for special tokens and holes.
     size: the largest id the tokenizer knows, plus one. len(vocabulary) is the same.
     special_ids: ids of special tokens (end of sequence, padding, chat roles, unknown ...).
-    fingerprint: hash of the table and the special ids, a hex string.
+    byte_fallback: characters without a token are spelled in byte tokens, and decoding shows a run of byte
+        tokens as U+FFFD, one per token, unless the whole run is valid UTF-8.
+    fingerprint: hash of all of this, a hex string.
     """
 
-    __slots__ = ("__weakref__", "fingerprint", "size", "special_ids", "table")
+    __slots__ = ("__weakref__", "byte_fallback", "fingerprint", "size", "special_ids", "table")
 
-    def __init__(self, table: Iterable[bytes], special_ids: Iterable[int] = ()) -> None:
+    def __init__(
+        self, table: Iterable[bytes], special_ids: Iterable[int] = (), *, byte_fallback: bool = False
+    ) -> None:
+        self.byte_fallback = byte_fallback
         entries = list(table)
         self.special_ids: frozenset[int] = frozenset(special_ids)
         for token_id in self.special_ids:
@@ -268,7 +273,7 @@ def _build(tokenizer: Any) -> Vocabulary:
         table[token_id] = pieces.added(entry.content)
         if entry.special:
             special.add(token_id)
-    vocabulary = Vocabulary(table, special)
+    vocabulary = Vocabulary(table, special, byte_fallback=pieces.byte_fallback)
     _check(tokenizer, backend, pieces, vocabulary)
     return vocabulary
 
@@ -338,15 +343,16 @@ def _load_or_build(tokenizer: Any, folder: Path) -> Vocabulary:
     return vocabulary
 
 
-def _pack(vocabulary: Vocabulary) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _pack(vocabulary: Vocabulary) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     lengths = np.fromiter(map(len, vocabulary.table), dtype=np.int32, count=vocabulary.size)
     data = np.frombuffer(b"".join(vocabulary.table), dtype=np.uint8)
-    return lengths, data, np.array(sorted(vocabulary.special_ids), dtype=np.int64)
+    special = np.array(sorted(vocabulary.special_ids), dtype=np.int64)
+    return lengths, data, special, np.array(vocabulary.byte_fallback)
 
 
-def _fingerprint(lengths: np.ndarray, data: np.ndarray, special: np.ndarray) -> str:
+def _fingerprint(*arrays: np.ndarray) -> str:
     digest = hashlib.sha256()
-    for array in (lengths, data, special):
+    for array in arrays:
         digest.update(f"{array.dtype}{array.shape}".encode())
         digest.update(array.tobytes())
     return digest.hexdigest()
@@ -357,10 +363,11 @@ def _load(path: Path) -> Vocabulary | None:
     try:
         with np.load(path, allow_pickle=False) as stored:
             lengths, data, special = stored["lengths"], stored["data"].tobytes(), stored["special"]
-            expected = str(stored["fingerprint"])
+            fallback, expected = bool(stored["byte_fallback"]), str(stored["fingerprint"])
         ends = np.cumsum(lengths, dtype=np.int64).tolist()
         starts = [0, *ends[:-1]]
-        vocabulary = Vocabulary([data[a:b] for a, b in zip(starts, ends, strict=True)], special.tolist())
+        table = [data[a:b] for a, b in zip(starts, ends, strict=True)]
+        vocabulary = Vocabulary(table, special.tolist(), byte_fallback=fallback)
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError, EOFError, TypeError, zipfile.BadZipFile) as error:
@@ -371,7 +378,7 @@ def _load(path: Path) -> Vocabulary | None:
 
 def _save(path: Path, vocabulary: Vocabulary) -> None:
     """Writes aside and renames, so that readers and other writers never see half a file."""
-    lengths, data, special = _pack(vocabulary)
+    lengths, data, special, fallback = _pack(vocabulary)
     temporary: str | None = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -382,6 +389,7 @@ def _save(path: Path, vocabulary: Vocabulary) -> None:
                 lengths=lengths,
                 data=data,
                 special=special,
+                byte_fallback=fallback,
                 fingerprint=np.array(vocabulary.fingerprint),
             )
         os.replace(temporary, path)

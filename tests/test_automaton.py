@@ -257,3 +257,47 @@ def test_copy_on_real_tokenizers(name: str) -> None:
             assert not number.mask(state).is_blocked(i)
             state = number.advance(state, i)
         assert number.finish(state)
+
+
+@pytest.mark.parametrize(
+    "answer", ["2 April 240", "April 2, 24", "July 1p", "9 may 2020,2020", "April 2, 2020-21", "23 1/24"]
+)
+def test_a_beginning_that_no_ending_suits_is_blocked_in_time(answer: str) -> None:
+    """C5 where the same digits are read in two ways, as a year or the rest of a fraction, or as a number."""
+    text = "Revenue was 2400 million, on April 2, 2020 and May 9; 2020. He ran 23 of them, or 1/2."
+    number = detector(text)
+    state, blocked = number.start(), False
+    for byte in answer.encode():
+        assert not all(number.blocks(state, i) for i in range(256))
+        blocked = number.blocks(state, byte)
+        if blocked:
+            break
+        state = number.advance(state, byte)
+    assert blocked or not number.finish(state)
+
+
+FALLBACK = Vocabulary([bytes([b]) for b in range(256)], byte_fallback=True)
+
+
+def test_byte_tokens_that_decoding_would_lose_are_blocked() -> None:
+    """A run of byte tokens that is no valid UTF-8 is shown as marks, the digits in it too."""
+    number = NumberDetector.for_grounding(Grounding(("in 9001 or 50",)), FALLBACK)
+    _, blocked = follow(number, list("9001 é 900１ ٥٠".encode()))
+    assert not blocked
+    whole, _ = follow(number, list("900１".encode()))
+    assert number.finish(whole)
+    assert number.blocks(whole, 0xFF)
+    begun = number.advance(whole, 0xEF)
+    assert not number.finish(begun)
+    assert number.blocks(begun, ord("a"))
+    assert number.blocks(begun, 0xEF)
+    assert not number.blocks(begun, 0xBC)
+    mask = number.mask(begun)
+    assert mask.allowed is not None
+    assert set(mask.allowed.tolist()) <= set(range(0x80, 0xC0))
+
+
+def test_a_lone_byte_is_a_mark_where_each_token_is_decoded_as_it_stands() -> None:
+    number = detector("in 9001")
+    state, blocked = follow(number, [*b"9001", 0xFF, 0xEF, *b" x"])
+    assert not blocked and number.finish(state)

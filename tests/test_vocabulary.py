@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import time
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
+import lettuceprevent.vocabulary as module
 from lettuceprevent.assets import TOKENIZERS
 from lettuceprevent.vocabulary import UnsupportedTokenizerError, Vocabulary
 
@@ -373,3 +375,13 @@ def test_a_vocabulary_of_ones_own() -> None:
     assert vocabulary.join([0, 1, 2, 9, 0]) == b"aa"
     assert "size=3" in repr(vocabulary)
     assert vocabulary.fingerprint != Vocabulary([b"b", b"", b""], special_ids=[1, 9]).fingerprint
+
+
+@pytest.mark.parametrize(("name", "fallback"), [("llama2", True), ("smollm2", False)])
+def test_byte_fallback_is_known_and_kept_on_disk(
+    name: str, fallback: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tokenizer = real_tokenizer(name)
+    for _ in range(2):  # built, then read back
+        monkeypatch.setattr(module, "_memo", weakref.WeakKeyDictionary())
+        assert Vocabulary.for_tokenizer(tokenizer, cache_dir=tmp_path).byte_fallback is fallback

@@ -91,6 +91,7 @@ class Literal:
     negative: bool = False
     free: bool = False  # a number word below ten: states a value, is never judged
     texts: tuple[str, ...] = field(default=())  # the parts as written, for pairs and lists
+    inner: Literal | None = None  # the number after a month that makes no date with it
 
     @property
     def digit_form(self) -> bool:
@@ -245,10 +246,12 @@ def _date(text: str, shape: str, at: int) -> Literal | None:
         end = match.end()
         if best is None or end > best.end:
             best = _make(text, shape, at, end, kind, days=days, month=month, year=year)
-    if best is None and (before := _RE_MONTH_BEFORE.match(shape, at)):
+    if before := _RE_MONTH_BEFORE.match(shape, at):
         number = _number(text, shape, before.end())
-        if number is not None and number.kind != "code":  # "In May 3,000 people": one literal, as it stands
-            return _make(text, shape, at, number.end, "other")
+        longer = number is not None and (best is None or number.end > best.end)
+        # "In May 3,000 people", "in May 20%": one literal, as it stands
+        if number is not None and longer and number.kind != "code":
+            return _make(text, shape, at, number.end, "other", inner=number)
     return best
 
 

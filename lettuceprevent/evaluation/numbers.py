@@ -69,7 +69,11 @@ class ContextNumbers:
         self.codes: set[str] = set()
         self.comma_decimals = False
         hours = [h for lit in self.literals for h, _, _ in lit.times]
-        self._day_of_24 = any(hour > 12 for hour in hours)
+        ranges = [lit.canon for lit in self.literals if len(lit.times) == 2]
+        # `11:0-1:0` is how machines write times of day from 0 to 24
+        self._day_of_24 = any(hour > 12 for hour in hours) or any(
+            re.search(":0(?![0-9])", text) for text in ranges
+        )
         for literal in self.literals:
             self._license(literal)
         self._license_neighbours()
@@ -86,6 +90,8 @@ class ContextNumbers:
         if lit.free and lit.value is None:
             return
         self.raw.add(lit.canon)
+        if lit.inner is not None:
+            self._license(lit.inner)
         kind = lit.kind
         if kind in ("number", "word"):
             self._license_number(lit)
@@ -180,26 +186,37 @@ class ContextNumbers:
 
     def _license_neighbours(self) -> None:
         """`10 to 15` and `10 and 15` license the pair; `April 16 and 19` licenses both days."""
+        dated: Literal | None = None  # the date that days may still be added to
         for first, second in zip(self.literals, self.literals[1:], strict=False):
+            if first.kind == "date":
+                dated = first if first.year is None and first.canon[0].isalpha() else None
             between = self.shape[first.end : second.start]
-            if between not in (" to ", " and "):
-                continue
-            if first.kind in ("number", "word") and second.kind in ("number", "word"):
-                if first.value is None or second.value is None or "plural" in (first.suffix, second.suffix):
-                    continue
-                marks = first.marks | second.marks
-                self.pairs[first.value, second.value] |= set(marks) or {None}
-            elif first.kind == "time" and second.kind == "time":
+            to_or_and = between in (" to ", " and ")
+            if to_or_and and first.kind in ("number", "word") and second.kind in ("number", "word"):
+                self._license_joined(first, second)
+            elif to_or_and and first.kind == "time" and second.kind == "time":
                 self.time_pairs.add((first.times[-1], second.times[0]))
-            elif (
-                between == " and "
-                and first.kind == "date"
-                and second.kind == "number"
-                and second.whole_digits
-                and second.value is not None
-                and 1 <= second.value <= 31
-            ):
-                self.dates[first.month, int(second.value)].add(first.year)
+            dated = dated if _RE_MORE_DAYS.fullmatch(between) else None
+            if dated is not None and not self._license_day(dated, first, second):
+                dated = None
+
+    def _license_joined(self, first: Literal, second: Literal) -> None:
+        if first.value is None or second.value is None or "plural" in (first.suffix, second.suffix):
+            return
+        marks = first.marks | second.marks
+        self.pairs[first.value, second.value] |= set(marks) or {None}
+
+    def _license_day(self, dated: Literal, first: Literal, second: Literal) -> bool:
+        """Whether `second` is one more day of the month of `dated`; then it is licensed."""
+        if second.kind != "number" or not second.whole_digits or len(second.whole_digits) > 2:
+            return False
+        day = int(second.whole_digits)
+        if not 1 <= day <= 31:
+            return False
+        self.dates[dated.month, day].add(None)
+        if first is dated and len(dated.days) == 1:
+            self.date_ranges.add((dated.month, (dated.days[0], day)))
+        return True
 
     # --- judging one literal ---
 
@@ -410,6 +427,8 @@ class ContextNumbers:
 
 
 # --- helpers ---
+
+_RE_MORE_DAYS = re.compile(r",? (?:and|or|to|through) ")
 
 
 def _year_pair(texts: tuple[str, ...]) -> int | None:
