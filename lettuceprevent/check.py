@@ -50,16 +50,15 @@ def check_text(
     for literal in scan(answer):
         if literal.words and not (licence.number_words and any(w in literal.text for w in GOVERNED)):
             continue
-        position = _position(licence, literal, marker)
+        position, source = _position(licence, literal, marker)
         if literal.marker:
             marker = int("".join(c for c in literal.text if c.isdigit()))
-        source = position.source if position is not None and position.ok else -1
         text = answer[literal.start : literal.end].rstrip()
         if literal.marker and (position is None or not position.ok):
             text = text[:-1]  # no marker after all: a number and a full stop
         if position is None or not position.ok:
             verdicts.append(Verdict(literal.start, literal.start + len(text), text, "unsupported"))
-        elif source < 0:
+        elif source < 0:  # a marker, a citation, or a month and a year that stand apart
             status = "exempt" if literal.marker or text.startswith("[") else "supported"
             verdicts.append(Verdict(literal.start, literal.start + len(text), text, status))
         else:
@@ -78,18 +77,22 @@ def licence_of(grounding: Grounding, **options: bool) -> Licence:
     return Licence(text, passages=len(grounding.passages), **options)
 
 
-def _position(licence: Licence, literal: Literal, last_marker: int) -> Position | None:
-    """Where the forms stand after the whole literal; a list marker may also stand as the number alone."""
+def _position(licence: Licence, literal: Literal, last_marker: int) -> tuple[Position | None, int]:
+    """Where the forms stand after the whole literal, and which literal of the context licenses it (-1: none);
+    a list marker may also stand as the number alone."""
     start = licence.start_at_line(last_marker) if literal.marker else licence.start
-    position = _follow(start, literal.text)
+    position, source = _follow(start, literal.text)
     if literal.marker and (position is None or not position.ok):
-        position = _follow(start, literal.text[:-2])
-    return position
+        return _follow(start, literal.text[:-2])
+    return position, -1 if literal.marker else source
 
 
-def _follow(position: Position | None, text: str) -> Position | None:
+def _follow(position: Position | None, text: str) -> tuple[Position | None, int]:
+    source = -1
     for char in text:
+        position = position.step(char) if position is not None else None
         if position is None:
-            return None
-        position = position.step(char)
-    return position
+            break
+        if position.source >= 0:
+            source = position.source  # endings that many forms share have none of their own
+    return position, source

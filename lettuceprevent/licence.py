@@ -547,7 +547,10 @@ class Licence:
                 for suffix in ("", ordinal_suffix(day)):
                     for text in {str(day), f"{day:02d}"} if not suffix else {str(day)}:
                         self._root.add(f"{name} {text}{suffix}", source, tails=(tail,))
-                        self._root.add(f"{text}{suffix} {name}", source, tails=(tail,))
+                        if name != "may":
+                            self._root.add(f"{text}{suffix} {name}", source, tails=(tail,))
+                        elif tail.next:  # "5 may" is no date without a year
+                            self._root.add(f"{text}{suffix} {name}", source, ok=False, tails=(tail,))
                         self._root.add(f"{text}{suffix} of {name}", source, tails=(tail,))
             self._root.add(f"{day}{ordinal_suffix(day)}", source)
             for year in years:

@@ -132,7 +132,8 @@ def fraction_forms(value: Fraction) -> list[str]:
     if not rest or rest.denominator > 10 or whole >= 10**6:
         return []
     forms = [c for c, pair in lexicon.VULGAR_FRACTIONS.items() if Fraction(*pair) == rest]
-    forms.append(f"{rest.numerator}/{rest.denominator}")
+    if not whole or rest.denominator < 10:  # "8 1/10" is two literals
+        forms.append(f"{rest.numerator}/{rest.denominator}")
     return forms if not whole else [f"{whole}{' ' if '/' in f else ''}{f}" for f in forms]
 
 

@@ -30,8 +30,9 @@ class Node:
             if following is None:
                 following = node.next[char] = Node()
             node = following
-        if ok and not node.ok:
-            node.ok, node.source = True, source
+        if source >= 0 and (node.source < 0 or (ok and not node.ok)):
+            node.source = source
+        node.ok = node.ok or ok
         for tail in tails:
             if tail not in node.tails:
                 node.tails = (*node.tails, tail)
@@ -48,7 +49,7 @@ class Position:
         self.nodes = nodes
         self.next: dict[str, Position | None] = {}
         self.ok = any(n.ok for n in nodes)
-        self.source = max((n.source for n in nodes if n.ok), default=-1)
+        self.source = max((n.source for n in nodes if n.ok or n.tails), default=-1)
         self._positions = positions
 
     def step(self, char: str) -> Position | None:

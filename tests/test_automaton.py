@@ -260,11 +260,21 @@ def test_copy_on_real_tokenizers(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "answer", ["2 April 240", "April 2, 24", "July 1p", "9 may 2020,2020", "April 2, 2020-21", "23 1/24"]
+    "answer",
+    [
+        "2 April 240",
+        "April 2, 24",
+        "July 1p",
+        "9 may 2020,2020",
+        "April 2, 2020-21",
+        "23 1/24",
+        "8 1/1k",
+        "01 may9",
+    ],
 )
 def test_a_beginning_that_no_ending_suits_is_blocked_in_time(answer: str) -> None:
-    """C5 where the same digits are read in two ways, as a year or the rest of a fraction, or as a number."""
-    text = "Revenue was 2400 million, on April 2, 2020 and May 9; 2020. He ran 23 of them, or 1/2."
+    """C5, where the same digits are read in two ways, as a year or the rest of a fraction, or as a number."""
+    text = "Revenue was 2400 million, on April 2, 2020 and May 9; 2020. He ran 23 of them, or 1/2, 8.1 a day."
     number = detector(text)
     state, blocked = number.start(), False
     for byte in answer.encode():
@@ -274,6 +284,15 @@ def test_a_beginning_that_no_ending_suits_is_blocked_in_time(answer: str) -> Non
             break
         state = number.advance(state, byte)
     assert blocked or not number.finish(state)
+
+
+def test_a_day_before_may_is_a_date_only_with_a_year() -> None:
+    """Without a year in the context "01 may" can become nothing that is supported."""
+    number = detector("on May 1, men")
+    state, blocked = follow(number, list(b"01 "))
+    assert not blocked and number.blocks(state, ord("m"))
+    assert not follow(number, list(b"01 of may"))[1]
+    assert not follow(detector("on May 1, 2020"), list(b"01 may 2020"))[1]
 
 
 FALLBACK = Vocabulary([bytes([b]) for b in range(256)], byte_fallback=True)

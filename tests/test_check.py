@@ -39,3 +39,17 @@ def test_the_query_supports_too() -> None:
 def test_an_empty_context_raises() -> None:
     with pytest.raises(ValueError, match="context"):
         check_text("  ", "5")
+
+
+@pytest.mark.parametrize(
+    ("context", "answer", "evidence"),
+    [
+        ("18 people on 2021-03-05", "18 percent", "18"),
+        ("18 people on 2021-03-05", "the 18th", "18"),
+        ("18 people on 2021-03-05", "March 5, 2021", "2021-03-05"),
+        ("open 10:0-22:0", "10 PM", "10:0-22:0"),
+        ("18 people", "1. a list [1]", None),
+    ],
+)
+def test_shared_endings_have_evidence(context: str, answer: str, evidence: str | None) -> None:
+    assert check_text(context, answer)[0].evidence == evidence

@@ -127,7 +127,7 @@ _BIG_WORDS = {**lx.HUNDRED, **lx.SCALES, **lx.DOZEN}
 
 _RE_PREFIX = re.compile(rf"(?:([-+])({_CURRENCY})?|({_CURRENCY})([-+])?)?(?=\.?[0-9]|{_VULGAR})")
 _RE_RUN = re.compile(r"\.?[0-9]+(?:[.,:/-][0-9]+)*")
-_RE_FRACTION = re.compile(rf"({_VULGAR})|( )([0-9])/([0-9]){_NO_RUN}(?!{_W})")
+_RE_FRACTION = re.compile(rf"({_VULGAR})|( )([0-9])/([0-9]){_NO_RUN}")
 _SCALE = (
     rf"(?:(?P<abbreviation>{_any(lx.SCALE_ABBREVIATIONS)})| (?P<spaced>{_any(lx.SPACED_ABBREVIATIONS)})"
     rf"| (?P<scale>{_any(lx.SCALES)}))(?!{_W})"
@@ -310,7 +310,9 @@ def _number(text: str, shape: str, at: int) -> Literal | None:
             numerator, denominator = int(fraction[3]), int(fraction[4])
         if denominator and (fraction[1] or numerator < denominator):
             value = Fraction(digits.replace(",", "")) + Fraction(numerator, denominator)
-            return _finish(text, shape, at, fraction.end(), digits, value, negative, marks, "mixed")
+            mixed = _finish(text, shape, at, fraction.end(), digits, value, negative, marks, "mixed")
+            if mixed is not None:
+                return mixed
     if _is_code_run(digits):
         glued = _go_on(shape, end)
         return _make(text, shape, begin, glued, "code")

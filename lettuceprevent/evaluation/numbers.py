@@ -379,7 +379,8 @@ class ContextNumbers:
             forms |= {f"{hour}:{minute:02d}", f"{hour:02d}:{minute:02d}"}
             clock = "p" if hour >= 12 else "a"
             for twelve in {str(hour % 12 or 12), f"{hour % 12 or 12:02d}"}:
-                for base in {f"{twelve}:{minute:02d}", *([twelve] if not minute else [])}:
+                whole = [twelve] if not minute else []
+                for base in (f"{twelve}:{minute:02d}", f"{twelve}.{minute:02d}", *whole):
                     for gap in ("", " "):
                         forms |= {f"{base}{gap}{clock}m", f"{base}{gap}{clock}.m."}
         for one, other in self.time_pairs:
@@ -414,10 +415,24 @@ class ContextNumbers:
         """Whether `tail`, canonical text, is a beginning of a supported form. Marks are not looked at."""
         signs = "+-" + "".join(lx.CURRENCY_SIGNS)
         for text in {tail, tail.lstrip(signs)}:
-            at = bisect_left(self.forms, text)
-            if at < len(self.forms) and self.forms[at].startswith(text):
+            if self._begins_form(text):
+                return True
+            head = _RE_PARTIAL_SUFFIX.sub("", text)
+            if (
+                head != text
+                and any(s.startswith(text[len(head) :]) for s in _SUFFIXES)
+                and self._is_form(head)
+            ):
                 return True
         return False
+
+    def _begins_form(self, text: str) -> bool:
+        at = bisect_left(self.forms, text)
+        return at < len(self.forms) and self.forms[at].startswith(text)
+
+    def _is_form(self, text: str) -> bool:
+        at = bisect_left(self.forms, text)
+        return at < len(self.forms) and self.forms[at] == text
 
     def begins_word(self, tail: str) -> bool:
         """Whether `tail` is a beginning of a supported value written in words."""
@@ -428,6 +443,12 @@ class ContextNumbers:
 
 # --- helpers ---
 
+#: what may follow a number and leave its value as it is; a part of it may stand where a text was cut
+_SUFFIXES = frozenset(
+    {*lx.UNITS, *lx.PERCENT_SIGNS}
+    | {f" {word}" for word in (*lx.PERCENT_WORDS, *lx.CURRENCY_WORDS, *lx.PERCENT_SIGNS)}
+)
+_RE_PARTIAL_SUFFIX = re.compile(r"(?<=[0-9]) ?[a-z%°/ ]*$")
 _RE_MORE_DAYS = re.compile(r",? (?:and|or|to|through) ")
 
 
