@@ -18,6 +18,7 @@ from typing import Any
 
 from .align import add_align_command
 from .detectors import known_detectors, parse_detector_type
+from .evaluation.commands import add_evaluation_commands
 from .version import VERSION
 
 EXIT_UNSUPPORTED = 1
@@ -118,6 +119,7 @@ def _parser() -> argparse.ArgumentParser:
     demo.set_defaults(run=_demo)
 
     add_align_command(commands)
+    add_evaluation_commands(commands)
     return parser
 
 

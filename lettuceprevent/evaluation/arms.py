@@ -1,0 +1,167 @@
+"""Arms of an experiment, and the one rule about them: they differ in prevention and in nothing else.
+
+Contract: `require_matched` is called before anything is generated, `require_matched_lines` before anything is
+scored. Both raise MatchError and name each difference. There is no option that turns them off.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ..detectors import DETECTOR_OPTIONS
+
+PLAIN = "plain"
+POLICIES = ("avoid", "substitute", "retract")
+PREVENTION_OPTIONS = DETECTOR_OPTIONS | {
+    "detector_type",
+    "skip_threshold",
+    "candidates",
+    "confidence_threshold",
+    "penalty",
+    "unscored",
+    "on_unsupported",
+    "on_error",
+    "evidence",
+}
+#: what all lines of a run have in common, whatever their arm
+SHARED = ("decoding", "host", "versions", "data")
+
+
+class MatchError(ValueError):
+    """Arms that cannot be compared; the message names what differs."""
+
+
+@dataclass(frozen=True)
+class Arm:
+    """prevention: options of lettuceprevent.generate(); None generates plainly.
+    decoding: what this arm alone would ask of transformers' generate(). Allowed to be there so that a
+    difference is seen and refused.
+    """
+
+    name: str
+    prevention: dict[str, Any] | None = None
+    decoding: dict[str, Any] = field(default_factory=dict)
+
+
+def parse_arm(text: str) -> Arm:
+    """An arm from the command line.
+
+    "plain"; "avoid", "substitute", "retract" (the number detector with that policy); or
+    "NAME:key=value,key=value" with the names of generate()'s options. Options that are not prevention's are
+    taken as decoding.
+    """
+    name, colon, rest = text.partition(":")
+    if not name.strip():
+        raise ValueError(f"arm: expected NAME or NAME:key=value,..., got {text!r}")
+    if not colon:
+        if name == PLAIN:
+            return Arm(name)
+        if name in POLICIES:
+            return Arm(name, {"detector_type": "number", "on_unsupported": name})
+        known = ", ".join((PLAIN, *POLICIES))
+        raise ValueError(f"arm: expected one of {known}, or NAME:key=value,..., got {text!r}")
+    options: dict[str, Any] = {}
+    for pair in filter(None, (part.strip() for part in rest.split(","))):
+        key, equals, value = pair.partition("=")
+        if not equals or not key.strip():
+            raise ValueError(f"arm {name!r}: expected key=value, got {pair!r}")
+        options[key.strip()] = _value(value.strip())
+    return make_arm(name.strip(), options)
+
+
+def make_arm(name: str, options: Mapping[str, Any]) -> Arm:
+    """An arm whose options are sorted into prevention and decoding. Without a detector it is plain, and
+    options of prevention raise."""
+    prevention = {key: value for key, value in options.items() if key in PREVENTION_OPTIONS}
+    decoding = {key: value for key, value in options.items() if key not in PREVENTION_OPTIONS}
+    if prevention and prevention.setdefault("detector_type", "number") is None:
+        if len(prevention) > 1:
+            others = ", ".join(sorted(set(prevention) - {"detector_type"}))
+            raise ValueError(f"arm {name!r}: expected no {others} without a detector")
+        prevention = {}
+    return Arm(name, prevention or None, decoding)
+
+
+def read_arms(path: Path) -> list[Arm]:
+    """Arms from a JSON file: an object with one entry per arm, {"plain": {}, "number": {"units": false}}."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ValueError(f"arms: expected a JSON file at {str(path)!r}: {error}") from error
+    if not isinstance(found, dict) or not all(isinstance(value, dict) for value in found.values()):
+        raise ValueError(f"arms: expected an object of objects in {str(path)!r}, got {type(found).__name__}")
+    return [make_arm(name, options) for name, options in found.items()]
+
+
+def require_matched(arms: Sequence[Arm], decoding: Mapping[str, Any]) -> None:
+    """Raise MatchError where arms would decode differently, and ValueError where two share a name."""
+    names = [arm.name for arm in arms]
+    if len(set(names)) < len(names) or not names:
+        raise ValueError(f"arms: expected one or more, each with a name of its own, got {', '.join(names)}")
+    settings = {arm.name: {**decoding, **arm.decoding} for arm in arms}
+    first = names[0]
+    found = [
+        difference
+        for name in names[1:]
+        for difference in differences(settings[first], settings[name], first, name)
+    ]
+    if found:
+        raise MatchError(f"arms differ in more than prevention: {'; '.join(found)}")
+
+
+def require_matched_lines(answers: Mapping[str, Mapping[str, Any]]) -> None:
+    """Raise MatchError where the lines of one prompt (arm -> line) do not differ in prevention alone."""
+    names = list(answers)
+    first = names[0]
+    found: list[str] = []
+    for name in names[1:]:
+        a, b = answers[first], answers[name]
+        for part in SHARED:
+            found += differences(a.get(part) or {}, b.get(part) or {}, first, name, f"{part}.")
+        shown = ("prompt.sha256", a["prompt"].get("sha256"), b["prompt"].get("sha256"))
+        if shown[1] != shown[2]:
+            found.append(f"{shown[0]} is {shown[1]!r} in {first!r} and {shown[2]!r} in {name!r}")
+    if found:
+        raise MatchError(
+            f"prompt {answers[first]['prompt']['id']!r}: answers differ in more than prevention: "
+            f"{'; '.join(dict.fromkeys(found))}"
+        )
+
+
+def differences(
+    a: Mapping[str, Any], b: Mapping[str, Any], first: str, second: str, prefix: str = ""
+) -> list[str]:
+    """Each key in which two settings differ, in words."""
+    missing = "unset"
+    return [
+        f"{prefix}{key} is {a.get(key, missing)!r} in {first!r} and {b.get(key, missing)!r} in {second!r}"
+        for key in sorted({*a, *b})
+        if a.get(key, missing) != b.get(key, missing)
+    ]
+
+
+def jsonable(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Options as a line can hold them: infinite numbers as "inf" and "-inf", other objects as text."""
+    return {key: _jsonable(value) for key, value in options.items()}
+
+
+def _jsonable(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, list | tuple):
+        return [_jsonable(item) for item in value]
+    return value if value is None or isinstance(value, str | int | float | bool) else str(value)
+
+
+def _value(text: str) -> Any:
+    if text in ("inf", "-inf"):
+        return float(text)
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text

@@ -1,0 +1,157 @@
+"""`lettuceprevent evaluate` and `lettuceprevent score` on the command line.
+
+Contract: importing this module costs nothing; torch and scipy are loaded when a command runs. Results go to
+stdout, progress to stderr. Exit status 0: done; 2: it could not be done, with one line that says why; for
+`evaluate` 3: `--minutes` ran out before the last answer.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+EXIT_FAILED = 2
+EXIT_UNFINISHED = 3
+
+
+def add_evaluation_commands(commands: Any) -> None:
+    """Add `evaluate` and `score` to an argparse subparsers object."""
+    _add_evaluate(commands)
+
+
+def add_prompt_arguments(command: argparse.ArgumentParser) -> None:
+    """Where prompts come from, and which are taken."""
+    source = command.add_mutually_exclusive_group(required=True)
+    source.add_argument(
+        "--prompts", type=Path, metavar="FILE", help="JSON lines with id, query, context; .gz"
+    )
+    source.add_argument("--dataset", metavar="ID", help="a data set of the hub (needs the extra `data`)")
+    command.add_argument("--split", default="test", help="of the data set (default: test)")
+    command.add_argument(
+        "--fields", nargs="+", default=[], metavar="NAME=FIELD", help="where id, context, query, task are"
+    )
+    command.add_argument("--limit", type=int, metavar="N", help="only the first N prompts")
+    command.add_argument("--per-task", type=int, metavar="N", help="only the first N of each task")
+    command.add_argument("--max-prompt-tokens", type=int, metavar="N", help="leave longer prompts out")
+
+
+def chosen_prompts(options: argparse.Namespace, length: Callable[[Any], int]) -> Any:
+    """The prompts that the arguments of `add_prompt_arguments` ask for."""
+    from .prompts import chosen, hub_prompts, read_prompts
+
+    fields = dict(_pair(text) for text in options.fields)
+    if options.prompts is not None:
+        found = read_prompts(options.prompts, fields)
+    else:
+        found = hub_prompts(options.dataset, options.split, fields)
+    return chosen(
+        found,
+        limit=options.limit,
+        per_task=options.per_task,
+        longest=options.max_prompt_tokens,
+        length=length,
+    )
+
+
+def _add_evaluate(commands: Any) -> None:
+    command = commands.add_parser(
+        "evaluate",
+        help="answer many prompts with and without prevention",
+        description="Answer prompts under several arms, decoding alike, and keep every answer. A run that was "
+        "interrupted goes on where it was.",
+    )
+    command.add_argument("--model", required=True, metavar="ID", help="Hugging Face model id or folder")
+    command.add_argument("--name", metavar="TEXT", help="what the run calls the model (default: --model)")
+    command.add_argument(
+        "--device", metavar="DEVICE", help="where to run it (default: a GPU if there is one)"
+    )
+    command.add_argument("--dtype", default="auto", help="float32, bfloat16, ... (default: the checkpoint's)")
+    add_prompt_arguments(command)
+    command.add_argument("--out", type=Path, required=True, metavar="RUN", help="folder of the run")
+    arms = command.add_mutually_exclusive_group()
+    arms.add_argument(
+        "--arms",
+        nargs="+",
+        default=["plain", "avoid"],
+        metavar="ARM",
+        help="plain, avoid, substitute, retract, or NAME:option=value,... (default: plain avoid)",
+    )
+    arms.add_argument("--arms-file", type=Path, metavar="FILE", help="arms as JSON: {NAME: {option: value}}")
+    command.add_argument("--max-new-tokens", type=int, default=160, metavar="N")
+    command.add_argument("--num-beams", type=int, default=1, metavar="N")
+    command.add_argument(
+        "--sample", action="store_true", help="sample; the seed follows from --seed and prompt"
+    )
+    command.add_argument("--temperature", type=float, metavar="T", help="implies --sample")
+    command.add_argument("--top-p", type=float, metavar="P", help="implies --sample")
+    command.add_argument("--seed", type=int, default=0)
+    command.add_argument("--batch", type=int, default=1, metavar="N", help="prompts answered together")
+    command.add_argument("--minutes", type=float, metavar="M", help="begin nothing new after M minutes")
+    command.set_defaults(run=_guarded(_evaluate))
+
+
+def _evaluate(options: argparse.Namespace) -> int:
+    from ..cli import Host
+    from .arms import parse_arm, read_arms, require_matched
+    from .evaluate import EvaluatedHost, evaluate, launched
+
+    arms = read_arms(options.arms_file) if options.arms_file else [parse_arm(text) for text in options.arms]
+    decoding: dict[str, Any] = {"max_new_tokens": options.max_new_tokens, "num_beams": options.num_beams}
+    for name in ("temperature", "top_p"):
+        if getattr(options, name) is not None:
+            decoding[name] = getattr(options, name)
+    decoding["do_sample"] = options.sample or len(decoding) > 2
+    require_matched(arms, decoding)  # before a model is loaded for nothing
+    process, processes, local = launched()
+    device = options.device or (f"cuda:{local}" if processes > 1 and _has_gpu() else None)
+    loaded = Host(options.model, device, options.dtype)
+    host = EvaluatedHost(loaded.model, loaded.tokenizer, options.name or options.model)
+    prompts = chosen_prompts(options, host.length)
+    if not prompts.prompts:
+        raise ValueError("prompts: expected at least one, got none")
+    for reason, count in prompts.left_out.items():
+        print(f"{count} prompts left out: {reason}", file=sys.stderr)
+    prefix = f"[{process}] " if processes > 1 else ""
+    left = evaluate(
+        host,
+        prompts,
+        arms,
+        options.out,
+        decoding=decoding,
+        seed=options.seed,
+        batch=options.batch,
+        process=process,
+        processes=processes,
+        stop_after=None if options.minutes is None else 60 * options.minutes,
+        say=lambda text: print(prefix + text, file=sys.stderr, flush=True),
+    )
+    return EXIT_UNFINISHED if left else 0
+
+
+def _has_gpu() -> bool:
+    import torch
+
+    return torch.cuda.is_available()
+
+
+def _pair(text: str) -> tuple[str, str]:
+    name, equals, field = text.partition("=")
+    if not equals:
+        raise ValueError(f"--fields: expected NAME=FIELD, got {text!r}")
+    return name, field
+
+
+def _guarded(run: Callable[[argparse.Namespace], int]) -> Callable[[argparse.Namespace], int]:
+    """`run`, with what the user can put right said in one line."""
+
+    def guarded(options: argparse.Namespace) -> int:
+        try:
+            return run(options)
+        except (ValueError, TypeError, OSError) as error:
+            print(f"lettuceprevent: {error}", file=sys.stderr)
+            return EXIT_FAILED
+
+    return guarded
