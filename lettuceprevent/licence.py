@@ -152,6 +152,7 @@ class Licence:
         for index, literal in enumerate(self.literals):
             self._read(literal, index)
         self._months = {_MONTH_NUMBER[m] for m in _MONTH_ALONE.findall(self._chars)}
+        self._months |= {month for month, _ in self._dates}  # "2014-06-01" is in June
         if derived:
             self._derive()
         if rounding:
@@ -342,8 +343,14 @@ class Licence:
                 self._pairs.append((parts[0], parts[1], mark, scale_name, index))
                 if len(parts[0]) == 4 and len(parts[1]) == 2:
                     self._value(Fraction(int(parts[0][:2] + parts[1])), [mark], index)
-            elif separator == "/" and int(parts[1].replace(",", "").split(".")[0] or 0):
-                self._value(Fraction(number_of(parts[0]) or 0) / (number_of(parts[1]) or 1), [mark], index)
+            elif (
+                separator == "/"
+                and all(p.isdigit() for p in parts)
+                and 0 < int(parts[0]) < int(parts[1]) <= 10
+            ):
+                self._value(
+                    Fraction(int(parts[0]), int(parts[1])) * scale, [mark], index
+                )  # "3/4", not "10/10"
             break
 
     def _read_clock(self, run: str, suffix: str, index: int) -> None:

@@ -529,6 +529,8 @@ def _number_forms(value: Fraction) -> set[str]:
         elif not rest:
             ends = ["", *lx.ORDINAL_SUFFIXES]
         forms |= {head + tail + end for head in heads for tail in tails for end in ends}
+        if scale > 1 and value * 2 % scale == 0 and value % scale:  # 500 is "½ thousand" as well
+            forms |= {f"{value // scale or ''}½{end}" for end in ends}
     fraction = value - whole
     for char, (numerator, denominator) in lx.VULGAR_FRACTIONS.items():
         if fraction and fraction == Fraction(numerator, denominator):
