@@ -531,8 +531,9 @@ class Licence:
                 )
 
     def _build_clock(self, hour: int, minute: int, known: bool, source: int) -> None:
+        full = hour > 12 or (hour == 0 and known)  # hosts write "20:00 PM", "0:00 AM"
         for style in {*clock_styles(hour, minute)[minute > 0 :]}:
-            self._root.add(style, source, tails=(_CLOCK[True],) if hour > 12 else ())  # "20:00 PM"
+            self._root.add(style, source, tails=(_CLOCK[hour > 12],) if full else ())
         if known or hour > 12:
             twelve = hour % 12 or 12
             suffix = _CLOCK[hour >= 12]

@@ -116,3 +116,20 @@ def test_a_context_is_parsed_once() -> None:
 def test_offsets_survive_other_scripts() -> None:
     text = "𝟚𝟘𝟚𝟙 und ²³ İ 5"
     assert [text[lit.start : lit.end] for lit in find_literals(text)] == ["𝟚𝟘𝟚𝟙", "²³", "5"]
+
+
+@pytest.mark.parametrize(
+    ("context", "answer", "status"),
+    [
+        ("2,500 people", "² ₁/₂ thousa", "unfinished"),
+        ("500 people", "½", "unfinished"),
+        ("at 10:20 pm", "10.", "unfinished"),
+        ("1 disk", "1M", "unfinished"),
+        ("1 disk", "1Mx", "unsupported"),
+        ("500 people", "2½", "unsupported"),
+    ],
+)
+def test_a_cut_literal_is_unfinished_only_if_it_may_become_supported(
+    context: str, answer: str, status: str
+) -> None:
+    assert check_answer(answer, context, cut=True)[-1].status == status

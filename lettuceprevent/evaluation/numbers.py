@@ -468,7 +468,8 @@ def _hour_of_24(time: Time) -> tuple[int, int] | None:
     hour, minute, clock = time
     if clock:
         if not 1 <= hour <= 12:
-            return (hour % 24, minute) if clock == "pm" and hour > 12 else None
+            written_twice = hour > 12 if clock == "pm" else hour == 0  # "20:00 PM", "0:00 AM"
+            return (hour % 24, minute) if written_twice else None
         return hour % 12 + (12 if clock == "pm" else 0), minute
     return (hour % 24, minute) if hour > 12 else None
 
@@ -530,7 +531,8 @@ def _number_forms(value: Fraction) -> set[str]:
             ends = ["", *lx.ORDINAL_SUFFIXES]
         forms |= {head + tail + end for head in heads for tail in tails for end in ends}
         if scale > 1 and value * 2 % scale == 0 and value % scale:  # 500 is "½ thousand" as well
-            forms |= {f"{value // scale or ''}½{end}" for end in ends}
+            lead = str(value // scale or "")
+            forms |= {half + end for half in (f"{lead}½", f"{lead} 1/2".strip()) for end in ends}
     fraction = value - whole
     for char, (numerator, denominator) in lx.VULGAR_FRACTIONS.items():
         if fraction and fraction == Fraction(numerator, denominator):
