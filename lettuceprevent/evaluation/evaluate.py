@@ -54,6 +54,7 @@ class EvaluatedHost:
             tokenizer.pad_token = tokenizer.eos_token
         eos = model.generation_config.eos_token_id
         self.ends = frozenset([eos] if isinstance(eos, int) else eos or [])
+        self._accepted = frozenset(inspect.signature(model.forward).parameters)
         self._templated = bool(getattr(tokenizer, "chat_template", None))
         self._read: tuple[str, Any, Any] | None = None  # the last prompt's text, cache and last logits
 
@@ -95,7 +96,9 @@ class EvaluatedHost:
         answer = torch.tensor([list(ids)], device=self.model.device)
         logits = [last]
         if len(ids) > 1:
-            out = self.model(input_ids=answer[:, :-1], past_key_values=copy.deepcopy(cache), use_cache=True)
+            name = "cache" if "cache" in self._accepted else "past_key_values"  # renamed in transformers 5
+            given = {name: copy.deepcopy(cache)}
+            out = self.model(input_ids=answer[:, :-1], use_cache=True, **given)
             logits.append(out.logits[0])
         spread = torch.log_softmax(torch.cat(logits).float(), -1)
         probabilities, tokens = spread.exp().topk(min(TOP, spread.shape[-1]), -1)
@@ -114,11 +117,10 @@ class EvaluatedHost:
         if self._read is None or self._read[0] != prompt:
             self._read = None
             ids = self.encode([prompt])["input_ids"]
-            few = {}
-            if "logits_to_keep" in inspect.signature(type(self.model).forward).parameters:
-                few["logits_to_keep"] = 1
+            few = {"logits_to_keep": 1} if "logits_to_keep" in self._accepted else {}
             out = self.model(input_ids=ids, use_cache=True, **few)
-            self._read = (prompt, out.past_key_values, out.logits[0, -1:])
+            cache = out["cache"] if "cache" in out else out["past_key_values"]
+            self._read = (prompt, cache, out.logits[0, -1:])
         return self._read[1], self._read[2]
 
     def _piece(self, token: int) -> str:
@@ -197,12 +199,12 @@ def evaluate(
         done = sum(len(group) for group, _ in work) - sum(len(missing) for *_, missing in left)
         progress = _Progress(done, sum(len(missing) for *_, missing in left), say)
         for group, arm, missing in left:
-            if stop_after is not None and progress.seconds > stop_after:
-                break
             lines = _answers(host, group, arm, settings, seed)
             wanted = {prompt.id for prompt in missing}
             writer.append({**line, **shared} for line in lines if line["prompt"]["id"] in wanted)
             progress.add(len(missing), arm.name)
+            if stop_after is not None and progress.seconds > stop_after:
+                break
         return progress.left
 
 

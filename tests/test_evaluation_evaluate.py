@@ -1,0 +1,285 @@
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import sys
+import time
+
+import pytest
+import torch
+from evaluation import tiny_host, tiny_prompts, write_prompts
+
+from lettuceprevent.cli import main
+from lettuceprevent.evaluation.arms import Arm, MatchError, make_arm, parse_arm, read_arms, require_matched
+from lettuceprevent.evaluation.evaluate import evaluate
+from lettuceprevent.evaluation.prompts import chosen, hub_prompts, read_prompts
+from lettuceprevent.evaluation.runs import Run, RunError, ShardWriter, comparable, read_lines, shard_name
+
+ARMS = [parse_arm("plain"), parse_arm("avoid"), parse_arm("retract")]
+DECODING = {"max_new_tokens": 12, "do_sample": False}
+pytestmark = pytest.mark.filterwarnings("ignore:.*`past_key_values` is deprecated")
+
+
+@pytest.fixture(scope="module")
+def host():
+    return tiny_host()
+
+
+@pytest.fixture(scope="module")
+def prompts(tmp_path_factory):
+    return tiny_prompts(tmp_path_factory.mktemp("prompts"))
+
+
+@pytest.fixture(scope="module")
+def undisturbed(host, prompts, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("undisturbed")
+    assert run(host, prompts, folder) == 0
+    return lines(folder)
+
+
+def run(host, prompts, out, arms=ARMS, decoding=DECODING, **options):
+    return evaluate(host, prompts, arms, out, decoding=decoding, say=lambda text: None, **options)
+
+
+def lines(folder):
+    found = [comparable(line) for line in read_lines(folder)]
+    return sorted(found, key=lambda line: (line["prompt"]["id"], line["arm"]))
+
+
+# --- what a line says --------------------------------------------------------------------------------
+
+
+def test_each_prompt_is_answered_once_under_each_arm(undisturbed, prompts, host):
+    assert [(line["prompt"]["id"], line["arm"]) for line in undisturbed] == [
+        (f"p{at}", arm) for at in range(4) for arm in ("avoid", "plain", "retract")
+    ]
+    for line in undisturbed:
+        answer = line["answer"]
+        assert line["prompt"]["query"] in line["prompt"]["text"]
+        assert answer["text"] == host.text(answer["ids"])
+        assert len(answer["ids"]) == len(answer["log_probs"]) == len(answer["top"]) == len(answer["pieces"])
+        assert (line["report"] is None) == (line["arm"] == "plain") == (line["prevention"] is None)
+        assert line["decoding"] == {**DECODING, "seed": 0, "batch": 1}
+        assert line["data"] == {"source": "prompts.jsonl", "sha256": prompts.sha256}
+
+
+def test_the_hosts_view_is_that_of_a_full_pass(undisturbed, host):
+    for line in undisturbed:
+        prompt = host.encode([line["prompt"]["text"]])["input_ids"]
+        ids = torch.tensor([line["answer"]["ids"]])
+        with torch.inference_mode():
+            logits = host.model(input_ids=torch.cat([prompt, ids], 1)).logits[0, prompt.shape[1] - 1 : -1]
+        spread = torch.log_softmax(logits, -1)
+        wanted = spread.gather(1, ids[0, :, None])[:, 0]
+        assert torch.allclose(torch.tensor(line["answer"]["log_probs"]), wanted, atol=2e-4)
+        best = spread.exp().max(-1).values
+        assert torch.allclose(torch.tensor(line["answer"]["top_probs"]), best, atol=2e-4)
+        if line["arm"] == "plain":  # greedy: the first choice each time
+            assert line["answer"]["ids"] == logits.argmax(-1).tolist()
+
+
+def test_batches_and_beams(host, prompts, tmp_path, undisturbed):
+    assert run(host, prompts, tmp_path / "batched", batch=3) == 0
+    batched = lines(tmp_path / "batched")
+    assert [line["answer"]["ids"] for line in batched] == [line["answer"]["ids"] for line in undisturbed]
+    assert {
+        line["report"]["batch_rows"] for line in batched if line["report"] and line["prompt"]["id"] < "p3"
+    } == {3}
+    assert run(host, prompts, tmp_path / "beams", decoding={**DECODING, "num_beams": 3}) == 0
+    assert {line["decoding"]["num_beams"] for line in lines(tmp_path / "beams")} == {3}
+
+
+def test_sampling_gives_the_same_lines_again(host, prompts, tmp_path):
+    decoding = {**DECODING, "do_sample": True, "temperature": 2.0}
+    for name in ("a", "b"):
+        assert run(host, prompts, tmp_path / name, decoding=decoding, arms=ARMS[:1]) == 0
+    assert lines(tmp_path / "a") == lines(tmp_path / "b")
+    assert run(host, prompts, tmp_path / "c", decoding=decoding, arms=ARMS[:1], seed=1) == 0
+    assert lines(tmp_path / "a") != lines(tmp_path / "c")
+
+
+# --- interrupted -------------------------------------------------------------------------------------
+
+
+def test_stopping_and_going_on_gives_the_same_lines(host, prompts, tmp_path, undisturbed):
+    left = [run(host, prompts, tmp_path, stop_after=0) for _ in range(13)]
+    assert left == [*range(11, -1, -1), 0]
+    assert lines(tmp_path) == undisturbed
+
+
+def test_several_processes_share_the_work_and_may_change_in_number(host, prompts, tmp_path, undisturbed):
+    assert run(host, prompts, tmp_path, process=1, processes=3) == 0
+    assert {line["prompt"]["id"] for line in lines(tmp_path)} == {"p1"}
+    for process in (0, 1):
+        assert run(host, prompts, tmp_path, process=process, processes=2) == 0
+    assert lines(tmp_path) == undisturbed
+    with ShardWriter(shard_name(tmp_path, 0)), pytest.raises(RunError, match="only writer"):
+        run(host, prompts, tmp_path)
+
+
+def test_a_batch_half_of_which_was_written_is_completed(host, prompts, tmp_path):
+    run(host, prompts, tmp_path / "whole", batch=2)
+    run(host, prompts, tmp_path / "torn", batch=2)
+    shard = shard_name(tmp_path / "torn", 0)
+    shard.write_bytes(b"".join(shard.read_bytes().splitlines(keepends=True)[:3]))
+    assert run(host, prompts, tmp_path / "torn", batch=2) == 0
+    assert lines(tmp_path / "torn") == lines(tmp_path / "whole")
+
+
+def test_killed_ten_times_and_resumed_gives_the_same_lines(host, tmp_path):
+    prompts = tiny_prompts(tmp_path, 16)
+    decoding = {"max_new_tokens": 40, "do_sample": False}
+    run(host, prompts, tmp_path / "whole", decoding=decoding)
+    moments = random.Random(0)
+    for _ in range(10):
+        child = os.fork()
+        if child == 0:
+            run(host, prompts, tmp_path / "killed", decoding=decoding)
+            os._exit(0)
+        time.sleep(moments.uniform(0, 0.08))
+        os.kill(child, signal.SIGKILL)
+        assert os.waitpid(child, 0)[1] == signal.SIGKILL
+    assert 0 < len(lines(tmp_path / "killed")) < 48
+    assert run(host, prompts, tmp_path / "killed", decoding=decoding) == 0
+    assert lines(tmp_path / "killed") == lines(tmp_path / "whole")
+
+
+# --- what is refused ---------------------------------------------------------------------------------
+
+
+def test_unmatched_beams_are_refused(host, prompts, tmp_path):
+    arms = [parse_arm("plain:num_beams=1"), parse_arm("number:on_unsupported=avoid,num_beams=4")]
+    with pytest.raises(MatchError, match="num_beams is 1 in 'plain' and 4 in 'number'"):
+        run(host, prompts, tmp_path, arms=arms)
+    with pytest.raises(MatchError, match="num_beams is 'unset' in 'plain' and 4 in 'number'"):
+        run(host, prompts, tmp_path, arms=[ARMS[0], arms[1]])
+    assert not list(tmp_path.iterdir())
+
+
+def test_another_setting_does_not_go_into_the_same_run(host, prompts, tmp_path):
+    run(host, prompts, tmp_path, stop_after=0)
+    with pytest.raises(MatchError, match=r"decoding\.max_new_tokens is 12 .* and 8 in 'this call'"):
+        run(host, prompts, tmp_path, decoding={**DECODING, "max_new_tokens": 8})
+    with pytest.raises(MatchError, match=r"decoding\.seed is 0"):
+        run(host, prompts, tmp_path, seed=1)
+    run(host, prompts, tmp_path, stop_after=0)
+    other = [ARMS[0], make_arm("avoid", {"units": False}), ARMS[2]]
+    with pytest.raises(MatchError, match=r"arm 'avoid': units is 'unset' .* and False"):
+        run(host, prompts, tmp_path, arms=other)
+    assert run(host, prompts, tmp_path, arms=[*ARMS, make_arm("loose", {"units": False})]) == 0
+
+
+def test_arms(tmp_path):
+    assert parse_arm("plain") == Arm("plain")
+    assert parse_arm("avoid") == Arm("avoid", {"detector_type": "number", "on_unsupported": "avoid"})
+    assert parse_arm("x:skip_threshold=0.9, penalty=-inf,top_k=3") == Arm(
+        "x", {"detector_type": "number", "skip_threshold": 0.9, "penalty": float("-inf")}, {"top_k": 3}
+    )
+    assert parse_arm("y:detector_type=null").prevention is None
+    (tmp_path / "arms.json").write_text('{"plain": {}, "n": {"detector_type": "number+lettuceprevent"}}')
+    assert [arm.name for arm in read_arms(tmp_path / "arms.json")] == ["plain", "n"]
+    for text, message in [
+        ("other", "one of plain, avoid"),
+        (":x=1", "expected NAME"),
+        ("x:units", "key=value"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            parse_arm(text)
+    with pytest.raises(ValueError, match="no skip_threshold without a detector"):
+        parse_arm("x:detector_type=null,skip_threshold=1")
+    with pytest.raises(ValueError, match="a name of its own"):
+        require_matched([Arm("a"), Arm("a")], {})
+    (tmp_path / "arms.json").write_text("[]")
+    with pytest.raises(ValueError, match="object of objects"):
+        read_arms(tmp_path / "arms.json")
+
+
+# --- prompts -----------------------------------------------------------------------------------------
+
+
+def test_prompts_from_a_file(tmp_path):
+    path = tmp_path / "x.jsonl"
+    rows = [
+        {"id": 1, "query": "q", "context": "one", "task_type": "QA"},
+        {"id": 2, "query": "q", "context": "one", "task_type": "QA"},
+        {"id": 3, "query": "q", "passages": ["one", "two"], "task_type": "Summary"},
+        {"context": "three\u2028more"},
+    ]
+    path.write_text("\n".join(json.dumps(row, ensure_ascii=False) for row in rows), encoding="utf-8")
+    found = read_prompts(path)
+    assert [prompt.id for prompt in found.prompts[:2]] == ["1", "3"]
+    assert found.prompts[1].passages == ("one", "two")
+    assert found.left_out == {"repeated": 1}
+    few = chosen(found, per_task=1, longest=8, length=lambda prompt: len(prompt.text))
+    assert [prompt.text for prompt in few.prompts] == ["one", "one\n\ntwo"]
+    assert few.left_out == {"repeated": 1, "too long": 1}
+    path.write_text('{"text": "one"}\n')
+    assert read_prompts(path, {"context": "text"}).prompts[0].text == "one"
+    for text, message in [
+        ('{"context": " "}', "row 1: expected a context, got an empty one"),
+        ('{"id": 1}', "row 1: expected a context, a string"),
+        ('{"id": 1, "context": "a"}\n{"id": 1, "context": "b"}', "row 2: expected an id of its own"),
+        ("{", "expected JSON lines"),
+    ]:
+        path.write_text(text)
+        with pytest.raises(ValueError, match=message):
+            read_prompts(path)
+
+
+def test_prompts_from_the_hub_need_an_extra(monkeypatch):
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    with pytest.raises(ValueError, match=r"pip install 'lettuceprevent\[data\]'"):
+        hub_prompts("wandb/RAGTruth-processed")
+
+
+def test_prompts_from_the_hub(monkeypatch):
+    row = {
+        "id": "7",
+        "query": "q",
+        "context": "c",
+        "output": "o",
+        "task_type": "QA",
+        "hallucination_labels": "[]",
+    }
+
+    class Datasets:
+        @staticmethod
+        def load_dataset(name, split):
+            assert (name, split) == ("wandb/RAGTruth-processed", "test")
+            return [row, {**row, "id": "8"}]
+
+    monkeypatch.setitem(sys.modules, "datasets", Datasets)
+    found = hub_prompts("wandb/RAGTruth-processed")
+    assert [(p.id, p.text, p.query, p.task) for p in found.prompts] == [("7", "c", "q", "QA")]
+    assert found.source == "wandb/RAGTruth-processed:test"
+
+
+# --- the command -------------------------------------------------------------------------------------
+
+
+def test_the_command(host, tmp_path, capsys):
+    host.model.save_pretrained(tmp_path / "host")
+    host.tokenizer.save_pretrained(tmp_path / "host")
+    common = [
+        "evaluate",
+        "--model",
+        str(tmp_path / "host"),
+        "--prompts",
+        str(write_prompts(tmp_path / "p.jsonl")),
+    ]
+    common += ["--out", str(tmp_path / "run"), "--max-new-tokens", "6", "--limit", "2", "--device", "cpu"]
+    assert main([*common, "--minutes", "0"]) == 3
+    assert "4 answers, 0 are there, 4 to come" in capsys.readouterr().err
+    assert main(common) == 0
+    said = capsys.readouterr().err
+    assert "4 answers, 1 are there, 3 to come" in said
+    assert "4/4" in said
+    with Run(tmp_path / "run") as found:
+        assert len(found) == 4
+        assert sorted(found.arms) == ["avoid", "plain"]
+    assert main([*common, "--num-beams", "2"]) == 2
+    assert "decoding.num_beams is 1" in capsys.readouterr().err
+    assert main([*common, "--arms", "plain", "x:num_beams=4"]) == 2
+    assert "arms differ in more than prevention" in capsys.readouterr().err
