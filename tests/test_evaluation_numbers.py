@@ -126,6 +126,8 @@ def test_offsets_survive_other_scripts() -> None:
         ("at 10:20 pm", "10.", "unfinished"),
         ("1 disk", "1M", "unfinished"),
         ("1 disk", "1Mx", "unsupported"),
+        ("call (731) 686-3309", "(731) 686-", "unfinished"),
+        ("call (731) 686-3309", "686-", "unsupported"),
         ("500 people", "2½", "unsupported"),
     ],
 )

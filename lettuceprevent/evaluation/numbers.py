@@ -609,15 +609,19 @@ def check_answer(
     cited = _citations(shape, passages) if exempt else set()
     marker = 0
     checked: list[Checked] = []
-    for literal in find_literals(whole):
+    literals = find_literals(whole)
+    # where a supported form begins that the cut broke off; it may be of several literals: "731) 686-"
+    broken = min((i.start for i in literals if cut and numbers.begins(shape[i.start :])), default=len(shape))
+    for literal in literals:
         exempted = literal.start in cited
         if exempt and _is_marker(literal, shape, marker):
             exempted, marker = True, int(literal.canon)
         if literal.start < len(prefix) or (literal.kind == "word" and not number_words):
             continue
         status = _status(literal, numbers, options, exempted)
-        if status != "supported" and cut and _unfinished(literal, shape, numbers, marker, passages, exempt):
-            status = "unfinished"
+        if status != "supported" and cut:
+            may = literal.start >= broken or _unfinished(literal, shape, numbers, marker, passages, exempt)
+            status = "unfinished" if may else status
         start, end = literal.start, literal.end
         if status in ("unsupported", "derivable", "rounded") and (
             cite := _RE_LONE_CITATION.match(shape, start - 1)
@@ -664,8 +668,6 @@ def _unfinished(
     """Whether all from the start of `literal` to the end of the text begins something that may be said."""
     tail = shape[literal.start :]
     if literal.kind == "word" and numbers.begins_word(tail):
-        return True
-    if numbers.begins(tail):
         return True
     if not exempt:
         return False
