@@ -78,6 +78,7 @@ class CandidateCheck:
         self.on_error = on_error
         self.ends = ends
         self.vocabulary = vocabulary
+        self.last: list[_Row] = []  # what the last check asked and found, for a trace
 
     def check(
         self,
@@ -101,6 +102,7 @@ class CandidateCheck:
             work.append(_Row(row, first, request, pool))
         for turn in range(_ROUNDS):
             self._score([row for row in work if not row.done], turn, counters)
+        self.last = work
         return [self._apply(out[row.at], row, counters) for row in work]
 
     def _score(self, work: list[_Row], turn: int, counters: Counter[str]) -> None:

@@ -224,6 +224,10 @@ class PreventionLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
         detector = ended - applied if self._models and plans else 0
         timings.add(located - began, masked - located, detector, applied - masked, ended - began)
         timings.elapsed_ns = self._elapsed_before + ended - self._run_began
+        if self.report.trace is not None:
+            stamps = (began, located, masked, applied, ended)
+            where = (self.report.runs, self._call, nodes, firsts, scores, out, [plan.row for plan in plans])
+            self.report.trace.add(*where, self._candidates, self.vocabulary, stamps)
         return cast(torch.FloatTensor, out)
 
     def _check_shapes(self, ids: tuple[int, ...], scores: tuple[int, ...]) -> None:
@@ -569,6 +573,8 @@ class PreventionLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
             for detectors, state in zip(self._literals, node.states, strict=True)
         )
         path = node.path()
+        if self.report.trace is not None:
+            self.report.trace.returned(self.report.runs, row, node.group, path)
         on_it = 0
         for record in self.report.records:
             if record.run == self.report.runs and record.node.group == node.group:

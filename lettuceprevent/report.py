@@ -17,6 +17,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from .trace import Trace
 from .version import VERSION
 
 SCHEMA_VERSION = 1
@@ -142,9 +143,12 @@ class PreventionReport:
 
     Pass one in, read it afterwards. `counters` always holds steps, checked, skipped, penalised, forced, dead
     and errors; others appear when they first happen. `options` holds what the run was asked to do.
+    trace: how many of the likeliest candidates to keep per step, with scores and times (`trace.py`); 0, the
+    default, keeps none and costs nothing.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, trace: int = 0) -> None:
+        self._trace_width = trace
         self.reset()
 
     def reset(self) -> None:
@@ -157,6 +161,7 @@ class PreventionReport:
         self.sequences: list[SequenceSummary] = []
         self.retractions: list[Retraction] = []
         self.runs = 0
+        self.trace = Trace(self._trace_width) if self._trace_width else None
         self.records: list[Any] = []  # interventions as the processor keeps them
         self._built: list[Intervention] = []
         self._notes: dict[str, Callable[[], dict[str, int]]] = {}
@@ -182,7 +187,7 @@ class PreventionReport:
 
     def to_dict(self) -> dict[str, Any]:
         """The whole report as plain data; `schema_version` changes when a key changes its meaning or goes."""
-        return {
+        found = {
             "schema_version": SCHEMA_VERSION,
             "version": VERSION,
             "options": dict(self.options),
@@ -194,6 +199,9 @@ class PreventionReport:
             "retractions": [asdict(item) for item in self.retractions],
             "sequences": [asdict(item) for item in self.sequences],
         }
+        if self.trace is not None:
+            found["trace"] = self.trace.to_dict()
+        return found
 
     def to_json(self, path: str | Path | None = None, *, indent: int | None = 2) -> str:
         """The report as JSON text (infinite thresholds and the like become null); also written to `path`."""
