@@ -90,7 +90,7 @@ def main() -> None:
     arguments.add_argument("--minutes", type=float, default=120.0, help="of generating; 0 only scores")
     arguments.add_argument("--per-task", type=int, default=50)
     arguments.add_argument("--beam-prompts", type=int, default=30)
-    arguments.add_argument("--longest", type=int, default=700, help="longest prompt, in tokens")
+    arguments.add_argument("--longest", type=int, default=900, help="longest prompt, in tokens")
     arguments.add_argument("--tokens", type=int, default=160)
     arguments.add_argument("--batch", type=int, default=10)
     arguments.add_argument("--threads", type=int, default=0, help="of torch; 0 leaves its default")

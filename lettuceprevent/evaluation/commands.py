@@ -8,6 +8,8 @@ stdout, progress to stderr. Exit status 0: done; 2: it could not be done, with o
 from __future__ import annotations
 
 import argparse
+import json
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -20,6 +22,7 @@ EXIT_UNFINISHED = 3
 def add_evaluation_commands(commands: Any) -> None:
     """Add `evaluate` and `score` to an argparse subparsers object."""
     _add_evaluate(commands)
+    _add_score(commands)
 
 
 def add_prompt_arguments(command: argparse.ArgumentParser) -> None:
@@ -129,6 +132,46 @@ def _evaluate(options: argparse.Namespace) -> int:
         say=lambda text: print(prefix + text, file=sys.stderr, flush=True),
     )
     return EXIT_UNFINISHED if left else 0
+
+
+def _add_score(commands: Any) -> None:
+    command = commands.add_parser(
+        "score",
+        help="judge the answers of a run",
+        description="Judge the answers of a run without generating: numbers by the independent checker, "
+        "degeneration, likeness to the plain answers, time, paired tests. Prints a Markdown table.",
+    )
+    command.add_argument(
+        "run_path", type=Path, metavar="RUN", help="folder of a run, or a file (.jsonl, .gz)"
+    )
+    command.add_argument("--plain", default="plain", metavar="ARM", help="what arms are compared with")
+    command.add_argument("--json", action="store_true", help="print all figures as JSON")
+    command.add_argument("--details", type=Path, metavar="FILE", help="write each answer's figures to FILE")
+    command.add_argument("--encoder", metavar="ID", help="also audit with this LettuceDetect-type encoder")
+    command.add_argument("--causal", metavar="ID", help="also audit with this causal detector")
+    command.set_defaults(run=_guarded(_score))
+
+
+def _score(options: argparse.Namespace) -> int:
+    from .auditors import Auditor, CausalAuditor, EncoderAuditor
+    from .score import Scored, dump, score_run, table
+
+    auditors: list[Auditor] = []
+    if options.encoder:
+        auditors.append(EncoderAuditor.load(options.encoder))
+    if options.causal:
+        auditors.append(CausalAuditor.load(options.causal))
+    with open(options.details or os.devnull, "w", encoding="utf-8") as file:
+
+        def details(each: Scored) -> None:
+            file.write(dump(each) + "\n")
+
+        results = score_run(options.run_path, plain=options.plain, auditors=auditors, details=details)
+    if options.json:
+        print(json.dumps(results, ensure_ascii=False, indent=2))
+    else:
+        print(table(results))
+    return 0
 
 
 def _has_gpu() -> bool:

@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import stats
 
 RESAMPLES = 2000
+BCA_UP_TO = 5000  # values; BCa leaves each out once, which grows with their square
 
 
 @dataclass(frozen=True)
@@ -76,15 +77,16 @@ def interval(
     """A bootstrap interval (BCa) of a statistic of values (n,), or of rows (n, columns) that stay together.
 
     statistic(values, axis=...) for values of one dimension; statistic(rows) -> float for rows. Where BCa is not
-    defined (all resamples alike, for instance) it is the percentile interval; with fewer than two values both
-    ends are the statistic itself.
+    defined (all resamples alike, for instance), and for more than 5,000 values, it is the percentile interval;
+    with fewer than two values both ends are the statistic itself.
     """
     data = np.asarray(values, float)
     if len(data) < 2:
         only = float(statistic(data)) if len(data) else float("nan")
         return only, only
     rng = np.random.default_rng(seed)
-    for method in ("BCa", "percentile"):
+    batch = max(1, min(200, 200_000 // len(data)))  # memory stays bounded
+    for method in ("BCa", "percentile") if len(data) <= BCA_UP_TO else ("percentile",):
         with warnings.catch_warnings(), np.errstate(all="ignore"):
             warnings.simplefilter("ignore")
             if data.ndim == 1:
@@ -94,7 +96,7 @@ def interval(
                     n_resamples=resamples,
                     confidence_level=confidence,
                     method=method,
-                    batch=200,  # memory stays bounded
+                    batch=batch,
                     random_state=rng,  # also known as rng since scipy 1.15
                 )
             else:
@@ -105,6 +107,7 @@ def interval(
                     confidence_level=confidence,
                     method=method,
                     vectorized=False,
+                    batch=batch,
                     random_state=rng,  # also known as rng since scipy 1.15
                 )
         low, high = float(found.confidence_interval.low), float(found.confidence_interval.high)

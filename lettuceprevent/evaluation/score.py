@@ -1,0 +1,321 @@
+"""`lettuceprevent score`: judge a run that is on disk, without the host.
+
+Contract: prompts are judged one after the other, all arms of one together; nothing of a text is kept, so that
+memory does not grow with the answers but for a few numbers each. Arms that differ in more than prevention, and
+prompts without a context, raise. An arm that fails the degeneration gate is reported as failed, with reasons
+and without reduction or test.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..grounding import Grounding
+from .arms import PLAIN, require_matched_lines
+from .auditors import Auditor, Sample
+from .degeneration import RELATIVE, Shape, flags, gate, perplexity_ratio, rouge_l, shape
+from .number_metrics import (
+    FINE,
+    REFUSED,
+    STATUSES,
+    blocked_literals,
+    context_numbers,
+    counts,
+    first_block,
+    judged,
+    substitutions,
+)
+from .numbers import Checked, ContextNumbers
+from .runs import Line, Run, RunError
+from .statistics import holm, interval, paired
+
+
+@dataclass
+class Scored:
+    """One answer in numbers. Fields that need the plain answer are None or 0 for it and without it.
+
+    numbers, words: digit forms and number words by status. seconds, steps: this answer's share of its batch.
+    audited: characters in spans, by auditor.
+    """
+
+    prompt: str
+    task: str | None
+    arm: str
+    numbers: dict[str, int]
+    words: dict[str, int]
+    shape: Shape
+    seconds: float
+    steps: float
+    cut: bool
+    degenerate: list[str] = field(default_factory=list)
+    rouge_l: float | None = None
+    same: bool = False
+    substitutions: int = 0
+    blocked: dict[str, int] = field(default_factory=dict)
+    first_block: str | None = None
+    counters: dict[str, float] = field(default_factory=dict)
+    audited: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def refused(self) -> int:
+        """Numbers that the context does not state: unsupported, derivable or rounded."""
+        return sum(self.numbers.get(status, 0) for status in REFUSED)
+
+
+def score_prompt(
+    answers: Mapping[str, Line], *, plain: str = PLAIN, auditors: Sequence[Auditor] = ()
+) -> list[Scored]:
+    """Score the answers (arm -> line) to one prompt, the plain one first."""
+    require_matched_lines(answers)
+    numbers = context_numbers(next(iter(answers.values())))
+    order = sorted(answers, key=lambda arm: arm != plain)
+    base = answers.get(plain)
+    base_checked = judged(base, numbers) if base is not None else []
+    base_shape = _shape(base) if base is not None else None
+    found = []
+    for arm in order:
+        line = answers[arm]
+        checked = base_checked if line is base else judged(line, numbers)
+        each = _alone(line, checked, numbers, auditors)
+        each.degenerate = flags(each.shape, None if line is base else base_shape)
+        if base is not None and line is not base:
+            text, before = line["answer"]["text"], base["answer"]["text"]
+            each.same = text == before
+            each.rouge_l = 1.0 if each.same else rouge_l(text, before)
+            each.substitutions = len(substitutions(before, base_checked, text, checked))
+            each.first_block = first_block(base, line, base_checked)
+        found.append(each)
+    return found
+
+
+def _alone(
+    line: Line, checked: Sequence[Checked], numbers: ContextNumbers, auditors: Sequence[Auditor]
+) -> Scored:
+    """What an answer is without the plain one beside it."""
+    prompt, timings = line["prompt"], line["timings"]
+    sample = Sample(Grounding(tuple(prompt["passages"]), prompt["query"]), line["answer"]["text"])
+    return Scored(
+        prompt=prompt["id"],
+        task=prompt["task"],
+        arm=line["arm"],
+        numbers=dict(counts(checked)),
+        words=dict(counts(checked, words=True)),
+        shape=_shape(line),
+        seconds=timings["seconds"],
+        steps=timings["steps"] / timings["batch"],
+        cut=line["answer"]["cut"],
+        blocked=dict(blocked_literals(line, numbers)),
+        counters=_counters(line["report"]),
+        audited={
+            auditor.name: sum(span.end - span.start for span in auditor.audit(sample)) for auditor in auditors
+        },
+    )
+
+
+def _shape(line: Line) -> Shape:
+    answer = line["answer"]
+    return shape(answer["text"], len(answer["ids"]), answer["log_probs"])
+
+
+def _counters(report: Mapping[str, Any] | None) -> dict[str, float]:
+    """What the report counts, as this answer's share where it counts a batch."""
+    if report is None:
+        return {}
+    returned = [item for item in report["interventions"] if item["returned"] is not False]
+    share = 1 / report.get("batch_rows", 1)
+    found: dict[str, float] = {
+        "interventions": len(returned),
+        "forced": sum(item["action"] == "forced" for item in returned),
+        "retractions": len(report["retractions"]),
+        "dead": sum(item["dead"] for item in report["sequences"]),
+        "word_leaks": sum(item["word_leaks"] for item in report["sequences"]),
+        "unfinished": sum(bool(item["unfinished"]) for item in report["sequences"]),
+    }
+    for name in ("errors", "skipped", "steps", "checked"):
+        found[name] = share * report["counters"].get(name, 0)
+    return found
+
+
+# --- a run -------------------------------------------------------------------------------------------
+
+
+def score_run(
+    path: str | Path,
+    *,
+    plain: str = PLAIN,
+    auditors: Sequence[Auditor] = (),
+    details: Callable[[Scored], None] | None = None,
+) -> dict[str, Any]:
+    """Figures of a run per arm, as plain data. details: called with every scored answer.
+
+    An empty run, or one without the plain arm, raises RunError.
+    """
+    by_arm: dict[str, dict[str, Scored]] = {}
+    with Run(path) as run:
+        if plain not in run.arms:
+            raise RunError(f"{path}: expected an arm {plain!r}, got {', '.join(run.arms) or 'no answers'}")
+        line = run.first()
+        assert line is not None
+        shared: dict[str, Any] = {
+            name: line[name] for name in ("host", "decoding", "versions", "data") if name in line
+        }
+        prevention: dict[str, Any] = {}
+        for prompt in run.prompts:
+            answers = run.answers(prompt)
+            for each in score_prompt(answers, plain=plain, auditors=auditors):
+                by_arm.setdefault(each.arm, {})[prompt] = each
+                prevention.setdefault(each.arm, answers[each.arm]["prevention"])
+                if details is not None:
+                    details(each)
+        prompts = len(run.prompts)
+    arms = sorted(by_arm, key=lambda arm: arm != plain)
+    results = {arm: _result(by_arm[arm], by_arm[plain], arm == plain) for arm in arms}
+    compared = [result for result in results.values() if result.get("test")]
+    for result, p_value in zip(compared, holm([r["test"]["p_value"] for r in compared]), strict=True):
+        result["test"]["p_holm"] = p_value
+    for arm in arms:
+        results[arm]["prevention"] = prevention[arm]
+    return {"prompts": prompts, "plain": plain, "arms": results, **shared}
+
+
+def _result(arm: Mapping[str, Scored], plain: Mapping[str, Scored], is_plain: bool) -> dict[str, Any]:
+    """An arm's figures; those beside the plain arm are over the prompts that both have answered."""
+    both = [prompt for prompt in arm if prompt in plain]
+    mine = list(arm.values()) if is_plain else [arm[prompt] for prompt in both]
+    others = [plain[prompt] for prompt in both]
+    reasons = gate([s.shape for s in mine], None if is_plain else [s.shape for s in others])
+    result: dict[str, Any] = {
+        "answers": len(mine),
+        "status": "failed" if reasons else "ok",
+        "reasons": reasons,
+        "numbers": _sums(s.numbers for s in mine),
+        "words": _sums(s.words for s in mine),
+        "unsupported_per_answer": _mean([s.numbers.get("unsupported", 0) for s in mine]),
+        "tokens_per_answer": _mean([s.shape.tokens for s in mine]),
+        "cut": sum(s.cut for s in mine),
+        "degenerate": sum(bool(set(s.degenerate) - RELATIVE) for s in mine),
+        "flags": dict(Counter(flag for s in mine for flag in s.degenerate)),
+        "seconds_per_answer": _mean([s.seconds for s in mine])["mean"],
+        "audited": _sums(s.audited for s in mine),
+    }
+    if is_plain or not mine:
+        return result
+    result |= {
+        "same_as_plain": sum(s.same for s in mine),
+        "rouge_l": _mean([s.rouge_l or 0.0 for s in mine]),
+        "perplexity_ratio": perplexity_ratio([s.shape for s in mine], [s.shape for s in others]),
+        "counters": {key: round(value, 3) for key, value in _sums(s.counters for s in mine).items()},
+        "blocked": _sums(s.blocked for s in mine),
+        "first_blocks": dict(Counter(s.first_block for s in mine if s.first_block is not None)),
+        "substitutions": sum(s.substitutions for s in mine),
+        "time_ratio": _ratio([s.seconds for s in mine], [s.seconds for s in others]),
+        "time_ratio_per_step": (sum(s.seconds for s in mine) / sum(s.steps for s in mine))
+        / (sum(s.seconds for s in others) / sum(s.steps for s in others)),
+    }
+    if reasons:
+        return result
+    before = [s.numbers.get("unsupported", 0) for s in others]
+    after = [s.numbers.get("unsupported", 0) for s in mine]
+    result["test"] = dataclasses.asdict(paired(before, after))
+    result["reduction"] = _reduction(before, after)
+    result["reduction_refused"] = _reduction([s.refused for s in others], [s.refused for s in mine])
+    result["supported_change"] = dataclasses.asdict(
+        paired(*([sum(s.numbers.get(name, 0) for name in FINE) for s in side] for side in (others, mine)))
+    )
+    return result
+
+
+def _sums(rows: Any) -> dict[str, Any]:
+    total: Counter[str] = Counter()
+    for row in rows:
+        total.update(row)
+    return dict(total)
+
+
+def _mean(values: Sequence[float]) -> dict[str, float]:
+    low, high = interval(values)
+    return {"mean": float(np.mean(values)) if values else float("nan"), "low": low, "high": high}
+
+
+def _ratio(after: Sequence[float], before: Sequence[float]) -> dict[str, float | None]:
+    """Sum over sum, with an interval over pairs; nulls where what was before is 0."""
+    if not sum(before):
+        return {"mean": None, "low": None, "high": None}
+    rows = np.array([before, after], float).T
+    low, high = interval(rows, _sum_over_sum)
+    return {"mean": _sum_over_sum(rows), "low": low, "high": high}
+
+
+def _sum_over_sum(rows: Any) -> float:
+    before, after = rows.sum(0)
+    return float(after / before) if before else float(np.nan if after else 1.0)
+
+
+def _reduction(before: Sequence[float], after: Sequence[float]) -> dict[str, float | None]:
+    """1 - after / before; nulls where there was nothing to reduce."""
+    ratio = _ratio(after, before)
+    turned = {"mean": ratio["mean"], "low": ratio["high"], "high": ratio["low"]}
+    return {key: None if value is None else 1 - value for key, value in turned.items()}
+
+
+# --- for people --------------------------------------------------------------------------------------
+
+
+def table(results: Mapping[str, Any]) -> str:
+    """The figures of `score_run` as Markdown; a failed arm has its reasons in place of a reduction."""
+    head = (
+        "arm", "answers", "unsupported", "reduction (95 %)", "p (Holm)", "effect r", "supported", "derivable",
+        "over-blocked", "substitutions", "forced", "degenerate", "perplexity", "ROUGE-L", "time",
+    )  # fmt: skip
+    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
+    notes = []
+    for name, arm in results["arms"].items():
+        numbers = arm["numbers"]
+        row = [name, arm["answers"], numbers.get("unsupported", 0)]
+        test, compared = arm.get("test"), "rouge_l" in arm
+        if arm["status"] == "failed":
+            row += ["**failed**", "", ""]
+            notes.append(f"{name} failed: {'; '.join(arm['reasons'])}.")
+        elif test:
+            reduction = arm["reduction"]
+            row += [_interval(reduction, "{:.0%}"), f"{test['p_holm']:.2g}", f"{test['effect']:.2f}"]
+        else:
+            row += ["", "", ""]
+        row += [sum(numbers.get(status, 0) for status in FINE), numbers.get("derivable", 0)]
+        if compared:
+            blocks = arm["first_blocks"]
+            wrong = sum(blocks.get(status, 0) for status in FINE)
+            row += [f"{wrong} of {sum(blocks.values())}" if blocks else "", arm["substitutions"]]
+            row.append(round(arm["counters"].get("forced", 0)))
+        else:
+            row += ["", "", ""]
+        row.append(arm["degenerate"])
+        if compared:
+            perplexity = arm["perplexity_ratio"]
+            row += ["" if perplexity is None else f"{perplexity:.2f}", f"{arm['rouge_l']['mean']:.2f}"]
+            row.append(_interval(arm["time_ratio"], "{:.2f}"))
+        else:
+            row += ["", "", ""]
+        lines.append("| " + " | ".join(map(str, row)) + " |")
+    return "\n".join([*lines, *(f"\n{note}" for note in notes)])
+
+
+def _interval(value: Mapping[str, float | None], form: str) -> str:
+    if value["mean"] is None or value["low"] is None or value["high"] is None:
+        return "nothing to reduce"
+    return f"{form.format(value['mean'])} ({form.format(value['low'])} to {form.format(value['high'])})"
+
+
+def dump(each: Scored) -> str:
+    """A scored answer as one JSON line."""
+    data = dataclasses.asdict(each)
+    data["numbers"] = {status: each.numbers.get(status, 0) for status in STATUSES}
+    return json.dumps(data, ensure_ascii=False)

@@ -1,0 +1,145 @@
+from __future__ import annotations
+
+import json
+import tracemalloc
+
+import pytest
+from evaluation import make_line, write_run
+
+from lettuceprevent.cli import main
+from lettuceprevent.evaluation.arms import MatchError
+from lettuceprevent.evaluation.number_metrics import MissingContext
+from lettuceprevent.evaluation.runs import RunError
+from lettuceprevent.evaluation.score import score_prompt, score_run, table
+
+PLAIN = "Revenue was 2400 million in {year}, which the company called a good result for all of its owners."
+GOOD = "Revenue was 2400 million in 2021, which the company called a good result for all of its owners."
+DIGITS = "Revenue was 2400 million in 0000000000000000000000000000000000000000000000000000000000000000."
+
+
+def pair(at, other=GOOD, **options):
+    prompt = f"p{at}"
+    plain = PLAIN.format(year=1900 + at)
+    return [make_line(prompt, "plain", plain), make_line(prompt, "avoid", other, seconds=1.5, **options)]
+
+
+def run_of(tmp_path, *pairs):
+    return write_run(tmp_path / "run.jsonl", [line for each in pairs for line in each])
+
+
+def test_a_run_by_hand(tmp_path):
+    found = score_run(run_of(tmp_path, *(pair(at) for at in range(8))))
+    plain, avoid = found["arms"]["plain"], found["arms"]["avoid"]
+    assert found["prompts"] == 8
+    assert plain["numbers"] == {"supported": 8, "unsupported": 8}
+    assert avoid["numbers"] == {"supported": 16}
+    assert avoid["status"] == "ok"
+    assert avoid["reduction"] == {"mean": 1.0, "low": 1.0, "high": 1.0}
+    assert avoid["test"]["mean_difference"] == -1
+    assert avoid["test"]["effect"] == -1
+    assert avoid["test"]["p_value"] == pytest.approx(2 / 2**8)
+    assert avoid["test"]["p_holm"] == avoid["test"]["p_value"]
+    assert avoid["substitutions"] == 8  # 19xx became 2021
+    assert avoid["supported_change"]["mean_difference"] == 1
+    assert avoid["time_ratio"]["mean"] == 1.5
+    assert avoid["rouge_l"]["mean"] == pytest.approx(17 / 18)
+    assert avoid["same_as_plain"] == 0
+    assert "test" not in plain
+    text = table(found)
+    assert "| avoid | 8 | 0 | 100% (100% to 100%) | 0.0078 | -1.00 |" in text
+
+
+def test_a_digit_collapsed_arm_is_shown_as_failed(tmp_path):
+    found = score_run(run_of(tmp_path, *(pair(at, DIGITS) for at in range(8))))
+    avoid = found["arms"]["avoid"]
+    assert avoid["status"] == "failed"
+    assert "100% of its answers are degenerate" in avoid["reasons"]
+    assert "reduction" not in avoid
+    assert "test" not in avoid
+    text = table(found)
+    assert "| avoid | 8 | 8 | **failed** |  |  |" in text
+    assert "avoid failed: 100% of its answers are degenerate" in text
+
+
+def test_unmatched_arms_are_refused_when_they_are_scored(tmp_path):
+    beams = {"max_new_tokens": 40, "num_beams": 4, "do_sample": False, "seed": 0}
+    with pytest.raises(MatchError, match=r"'p0': .* decoding.num_beams is 1 in 'plain' and 4 in 'avoid'"):
+        score_run(run_of(tmp_path, pair(0, decoding=beams)))
+    other = pair(0)
+    other[1]["prompt"]["sha256"] = "1234"
+    with pytest.raises(MatchError, match=r"prompt\.sha256"):
+        score_prompt({line["arm"]: line for line in other})
+    other = pair(0)
+    other[1]["host"]["dtype"] = "bfloat16"
+    with pytest.raises(MatchError, match=r"host\.dtype is 'float32' in 'plain' and 'bfloat16' in 'avoid'"):
+        score_prompt({line["arm"]: line for line in other})
+
+
+def test_a_run_without_context_or_plain_arm_is_refused(tmp_path):
+    line = make_line("p", "plain", "It was 3.", context=" ")
+    with pytest.raises(MissingContext, match="'p': expected a context"):
+        score_run(write_run(tmp_path / "empty.jsonl", [line]))
+    with pytest.raises(RunError, match="expected an arm 'plain', got avoid"):
+        score_run(write_run(tmp_path / "avoid.jsonl", [pair(0)[1]]))
+    with pytest.raises(RunError, match="got no answers"):
+        score_run(tmp_path / "none")
+
+
+def test_prompts_that_one_arm_lacks_are_left_out_of_the_comparison(tmp_path):
+    found = score_run(run_of(tmp_path, *(pair(at) for at in range(3)), pair(9)[:1]))
+    assert found["arms"]["plain"]["answers"] == 4
+    assert found["arms"]["avoid"]["answers"] == 3
+    assert found["arms"]["avoid"]["test"]["pairs"] == 3
+
+
+def test_several_arms_share_one_correction(tmp_path):
+    pairs = [pair(at) for at in range(6)]
+    for at, each in enumerate(pairs):
+        each.append(make_line(f"p{at}", "weak", GOOD if at < 2 else each[0]["answer"]["text"]))
+    found = score_run(run_of(tmp_path, *pairs))["arms"]
+    assert found["avoid"]["test"]["p_holm"] == pytest.approx(2 * found["avoid"]["test"]["p_value"])
+    assert found["weak"]["test"]["p_holm"] == pytest.approx(found["weak"]["test"]["p_value"])
+
+
+def test_batches_share_counters(tmp_path):
+    lines = [*pair(0), *pair(1)]
+    for line in lines:
+        line["timings"]["batch"] = 2
+        if line["report"]:
+            line["report"]["batch_rows"] = 2
+            line["report"]["counters"]["errors"] = 3
+    found = score_run(write_run(tmp_path / "run.jsonl", lines))["arms"]["avoid"]
+    assert found["counters"]["errors"] == 3
+
+
+def test_the_command(tmp_path, capsys):
+    run = run_of(tmp_path, *(pair(at) for at in range(3)))
+    assert main(["score", str(run), "--details", str(tmp_path / "details.jsonl")]) == 0
+    assert capsys.readouterr().out.startswith("| arm | answers | unsupported |")
+    details = [json.loads(line) for line in (tmp_path / "details.jsonl").read_text().splitlines()]
+    assert len(details) == 6
+    assert details[0]["numbers"]["unsupported"] == 1
+    assert main(["score", str(run), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["arms"]["avoid"]["answers"] == 3
+    assert main(["score", str(tmp_path / "none")]) == 2
+    assert "expected an arm 'plain'" in capsys.readouterr().err
+
+
+def test_memory_is_flat_in_the_number_of_answers(tmp_path):
+    context = "Revenue was 2400 million in 2021. " + "Nothing else is known of it. " * 1000  # 29 kB
+
+    def peak(count):
+        lines = [line for at in range(count) for line in pair(at)]
+        for line in lines:
+            line["prompt"]["passages"] = [context]
+        path = write_run(tmp_path / f"{count}.jsonl", lines)
+        lines.clear()
+        tracemalloc.start()
+        score_run(path)
+        found = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        return found
+
+    peak(2)  # what is loaded once
+    few, many = peak(10), peak(50)
+    assert many - few < 80 * 29_000 / 4  # of the 80 more answers hardly anything is kept
