@@ -19,6 +19,8 @@ add nothing.
 
 from __future__ import annotations
 
+import contextlib
+import weakref
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -85,13 +87,7 @@ class DetectorTokenizer:
     """
 
     def __init__(self, tokenizer: Any) -> None:
-        from tokenizers import Tokenizer
-
-        inner = getattr(tokenizer, "backend_tokenizer", tokenizer)
-        self._inner = Tokenizer.from_str(inner.to_str())  # a copy: its settings are changed here
-        self._inner.no_truncation()
-        self._inner.no_padding()
-        self._inner.encode_special_tokens = True
+        self._inner = _plain_copy(tokenizer)
 
     def __call__(self, text: str) -> tuple[int, ...]:
         """Ids of one text."""
@@ -100,6 +96,31 @@ class DetectorTokenizer:
     def many(self, texts: list[str]) -> list[tuple[int, ...]]:
         """Ids of each text on its own."""
         return [tuple(each.ids) for each in self._inner.encode_batch(texts, add_special_tokens=False)]
+
+
+_copies: weakref.WeakKeyDictionary[Any, tuple[int, Any]] = weakref.WeakKeyDictionary()
+
+
+def _plain_copy(tokenizer: Any) -> Any:
+    """The `tokenizers` object behind a tokenizer, copied because its settings are changed.
+
+    Copying takes a tenth of a second, so it is done once per tokenizer, and anew where tokens were added since.
+    """
+    from tokenizers import Tokenizer
+
+    inner = getattr(tokenizer, "backend_tokenizer", tokenizer)
+    size = inner.get_vocab_size(with_added_tokens=True)
+    with contextlib.suppress(TypeError):  # an object that no weak reference can point to is not remembered
+        known = _copies.get(tokenizer)
+        if known is not None and known[0] == size:
+            return known[1]
+    copy = Tokenizer.from_str(inner.to_str())
+    copy.no_truncation()
+    copy.no_padding()
+    copy.encode_special_tokens = True
+    with contextlib.suppress(TypeError):
+        _copies[tokenizer] = (size, copy)
+    return copy
 
 
 class _Pieces:

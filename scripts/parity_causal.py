@@ -5,10 +5,12 @@ float32.
 
 Modes, each with `--cases` random (context, history, candidates): `plain` (one answer that grows), `skips`
 (steps left out at random), `beams` (four answers that branch), `batch` (several groundings in one call, two
-with a common prefix), `dropped` (caches dropped at random), and all of it together as `mixed`; for the tiny
-checkpoint (window 16, small byte-level tokenizer, so several pieces per candidate and halves of characters)
-and for the full 68M shape. Of each case's candidates `--checked` are compared with a full pass, which has no
-cache and no mask of ours.
+with a common prefix), `dropped` (caches dropped at random), and all of it together as `mixed`. With
+`host_chunks` all of them; with the alignments that re-score the end of the text, `direct` and
+`reference_chunks` (cut by Llama-3.1's tokenizer), `plain` and `mixed`. For the tiny checkpoint (window 16,
+small byte-level tokenizer, so several pieces per candidate and halves of characters) and for the full 68M
+shape. Of each case's candidates `--checked` are compared with a full pass, which has no cache and no mask of
+ours.
 """
 
 from __future__ import annotations
@@ -19,12 +21,17 @@ from typing import Any
 
 import torch
 from _causal import Full, Texts, checkpoint_folder, detector_of
-from _common import finish, parser, provenance
+from _common import finish, parser, provenance, tokenizer
 
 from lettuceprevent.detectors import ScoreRequest
 from lettuceprevent.grounding import Grounding
 
-MODES = ("plain", "skips", "beams", "batch", "dropped", "mixed")
+WALKS = ("plain", "skips", "beams", "batch", "dropped", "mixed")
+RESCORED = ("plain", "mixed")
+MODES = (
+    *(("host_chunks", walk) for walk in WALKS),
+    *((alignment, walk) for alignment in ("direct", "reference_chunks") for walk in RESCORED),
+)
 
 
 class Walk:
@@ -64,10 +71,12 @@ class Walk:
         return request.grounding, history if len(history) < self.longest else ()
 
 
-def compare(size: str, mode: str, cases: int, checked: int, seed: int) -> dict[str, Any]:
+def compare(size: str, alignment: str, mode: str, cases: int, checked: int, seed: int) -> dict[str, Any]:
     """One mode on one checkpoint."""
     folder = checkpoint_folder(size, seed)
-    detector, full = detector_of(folder), Full(folder)
+    reference = tokenizer("llama31") if alignment == "reference_chunks" else None
+    detector = detector_of(folder, alignment=alignment, reference_tokenizer=reference)
+    full = Full(folder)
     texts = Texts(detector, seed)
     vocabulary = detector.alignment._vocabulary  # type: ignore[attr-defined]
     tokens = [token for token in range(vocabulary.size) if vocabulary[token]]
@@ -98,17 +107,17 @@ def main() -> int:
     options.add_argument("--cases", type=int, default=200)
     options.add_argument("--checked", type=int, default=1)
     options.add_argument("--sizes", default="tiny,full")
-    options.add_argument("--modes", default=",".join(MODES))
     given = options.parse_args()
     results: dict[str, dict[str, Any]] = {}
     for size in given.sizes.split(","):
-        for mode in given.modes.split(","):
+        for alignment, walk in MODES:
             if results and given.out is not None:
                 finish(document(results, given.data), given.out)  # so far
-            found = compare(size, mode, given.cases, given.checked, seed=0)
-            results[f"{size}_{mode}"] = found
+            found = compare(size, alignment, walk, given.cases, given.checked, seed=0)
+            results[f"{size}_{alignment}_{walk}"] = found
             print(
-                f"{size:5} {mode:8} {found['cases']} cases, largest difference {found['max_abs_diff']:.2e}",
+                f"{size:5} {alignment:16} {walk:8} {found['cases']} cases, "
+                f"largest difference {found['max_abs_diff']:.2e}",
                 flush=True,
             )
     finish(document(results, given.data), given.out)

@@ -53,6 +53,18 @@ def test_paths_equal_ids_in_any_order(small: Any, mode: str) -> None:
                 assert tail == ()
 
 
+def test_a_tokenizer_is_copied_once_and_keeps_its_settings() -> None:
+    tokenizer = maker().small_tokenizer()
+    tokenizer.backend_tokenizer.enable_truncation(2)
+    text = "Revenue rose by 12.5 percent."
+    encode = DetectorTokenizer(tokenizer)
+    assert len(encode(text)) > 2
+    assert len(tokenizer.backend_tokenizer.encode(text, add_special_tokens=False).ids) == 2
+    assert DetectorTokenizer(tokenizer)._inner is encode._inner
+    tokenizer.add_tokens(["Revenue rose"])
+    assert len(DetectorTokenizer(tokenizer)(text)) < len(encode(text))
+
+
 def test_direct_is_the_text_tokenised_whole() -> None:
     host, detector = real_tokenizer("llama2"), real_tokenizer("modernbert")
     vocabulary = Vocabulary.for_tokenizer(host)
