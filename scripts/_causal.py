@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import random
 import statistics
 import time
@@ -10,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from _common import ROOT  # puts the package on the path
+from _common import ROOT, finish  # puts the package on the path
 from make_causal_checkpoint import load_tokenizer, small_tokenizer, write_checkpoint
 
 from lettuceprevent.assets import cache_dir
@@ -20,7 +22,7 @@ from lettuceprevent.grounding import Grounding
 from lettuceprevent.tree import CausalDetector
 from lettuceprevent.vocabulary import Vocabulary
 
-__all__ = ["ROOT", "Full", "Texts", "checkpoint_folder", "detector_of", "median_ms", "timed"]
+__all__ = ["ROOT", "Full", "Texts", "checkpoint_folder", "detector_of", "median_ms", "so_far", "timed"]
 
 
 def checkpoint_folder(size: str, seed: int = 0, kind: str = "modernbert-decoder") -> Path:
@@ -105,3 +107,10 @@ def timed(action: Callable[[], Any]) -> float:
 
 def median_ms(seconds: Sequence[float]) -> float:
     return 1e3 * statistics.median(seconds)
+
+
+def so_far(document: dict[str, Any], out: Path | None) -> None:
+    """Write what there is, without printing it: the rest takes minutes."""
+    if out is not None:
+        with contextlib.redirect_stdout(io.StringIO()):
+            finish(document, out)

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from _causal import Full, Texts, checkpoint_folder, detector_of, median_ms, timed
+from _causal import Full, Texts, checkpoint_folder, detector_of, median_ms, so_far, timed
 from _common import finish, parser, percentile, provenance
 
 from lettuceprevent.detectors import ScoreRequest
@@ -233,8 +233,7 @@ def main() -> int:
         print(f"{name}: growth from 50 to 1,000 answer tokens {100 * growth:.1f} %")
     document = {**document, **provenance(given.data, [])}
     if not given.quick:
-        if given.out is not None:
-            finish(document, given.out)  # what there is so far: the tables take minutes
+        so_far(document, given.out)
         for detector, name in ((exact, "float32"), (reduced, given.reduced)):
             table = {}
             for count in (1, 5, 10, 20, 50):

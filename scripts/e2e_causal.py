@@ -7,11 +7,13 @@ early end. Arms: plain decoding, and the detector at skip_threshold 0.8, 0.9, 0.
 reduced precision. For each prompt the arms run one after the other in a random order; each figure is the median over
 prompts of the ratio to plain decoding of the same prompt. The detector's own reading of the context is in the time; the
 model and the tokenizers are loaded before. `confidence_threshold` is 1, so that the arms write the same answer: a random
-detector's verdicts mean nothing, and its cost does not depend on them.
+detector's verdicts mean nothing, and its cost does not depend on them. What is done is written after each prompt, with
+the load average before it: other work on the same cores makes ratios worse.
 """
 
 from __future__ import annotations
 
+import os
 import random
 import statistics
 import sys
@@ -19,7 +21,7 @@ import time
 from typing import Any
 
 import torch
-from _causal import checkpoint_folder
+from _causal import checkpoint_folder, so_far
 from _common import finish, parser, provenance, rows
 
 from lettuceprevent.assets import host_id
@@ -78,13 +80,15 @@ def main() -> int:
     arms |= {f"float32_{each}": {"skip_threshold": each, "precision": "float32"} for each in thresholds}
     arms[f"{given.reduced}_1.0"] = {"skip_threshold": 1.0, "precision": given.reduced}
     seconds: dict[str, list[float]] = {name: [] for name in arms}
-    skipped: dict[str, list[float]] = {name: [] for name in arms}
+    skipped: dict[str, list[float]] = {name: [] for name in arms if name != "plain"}
+    loads: list[float] = []
     common = {"max_new_tokens": given.new_tokens, "min_new_tokens": given.new_tokens, "do_sample": False}
     order = random.Random(0)
     model.generate(cases[0][1], **{**common, "max_new_tokens": 4, "min_new_tokens": 4})
     for number, (context, ids) in enumerate(cases):
         names = list(arms)
         order.shuffle(names)
+        loads.append(os.getloadavg()[0])
         for name in names:
             arm = arms[name]
             inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids), **common}
@@ -109,26 +113,35 @@ def main() -> int:
             seconds[name].append(time.perf_counter() - start)
         line = ", ".join(f"{name} {times[-1]:.1f}" for name, times in seconds.items())
         print(f"prompt {number + 1}: seconds {line}", flush=True)
-
-    document: dict[str, Any] = {
-        "script": "e2e_causal",
-        "prompts": given.prompts,
-        "new_tokens": given.new_tokens,
-    }
-    document["plain_seconds"] = statistics.median(seconds["plain"])
-    document["time_ratio"], document["skip_rate"] = {}, {}
-    for name in arms:
-        if name == "plain":
-            continue
-        ratios = [ours / plain for ours, plain in zip(seconds[name], seconds["plain"], strict=True)]
-        document["time_ratio"][name] = statistics.median(ratios)
-        document["skip_rate"][name] = statistics.mean(skipped[name])
-        print(
-            f"{name}: {document['time_ratio'][name]:.2f} times plain, {100 * document['skip_rate'][name]:.0f} % skipped"
-        )
-    document["seconds"] = seconds
-    finish({**document, **provenance(given.data, ["summary_prompts"])}, given.out)
+        document = {
+            "script": "e2e_causal",
+            "prompts": number + 1,
+            "new_tokens": given.new_tokens,
+            **figures(seconds, skipped),
+            "load_average_before": loads,
+            **provenance(given.data, ["summary_prompts"]),
+        }
+        so_far(document, given.out)
+    for name, ratio in document["time_ratio"].items():
+        share = 100 * document["skip_rate"][name]
+        print(f"{name}: {ratio:.2f} times plain, {share:.0f} % skipped")
+    finish(document, given.out)
     return 0
+
+
+def figures(seconds: dict[str, list[float]], skipped: dict[str, list[float]]) -> dict[str, Any]:
+    """Medians over prompts of the ratio to plain decoding, and mean skip rates."""
+    ratios = {
+        name: [ours / plain for ours, plain in zip(seconds[name], seconds["plain"], strict=True)]
+        for name in skipped
+    }
+    return {
+        "plain_seconds": statistics.median(seconds["plain"]),
+        "time_ratio": {name: statistics.median(each) for name, each in ratios.items()},
+        "time_ratio_range": {name: [min(each), max(each)] for name, each in ratios.items()},
+        "skip_rate": {name: statistics.mean(each) for name, each in skipped.items()},
+        "seconds": seconds,
+    }
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ import sys
 from typing import Any
 
 import torch
-from _causal import Full, Texts, checkpoint_folder, detector_of
+from _causal import Full, Texts, checkpoint_folder, detector_of, so_far
 from _common import finish, parser, provenance, tokenizer
 
 from lettuceprevent.detectors import ScoreRequest
@@ -111,8 +111,6 @@ def main() -> int:
     results: dict[str, dict[str, Any]] = {}
     for size in given.sizes.split(","):
         for alignment, walk in MODES:
-            if results and given.out is not None:
-                finish(document(results, given.data), given.out)  # so far
             found = compare(size, alignment, walk, given.cases, given.checked, seed=0)
             results[f"{size}_{alignment}_{walk}"] = found
             print(
@@ -120,6 +118,7 @@ def main() -> int:
                 f"largest difference {found['max_abs_diff']:.2e}",
                 flush=True,
             )
+            so_far(document(results, given.data), given.out)
     finish(document(results, given.data), given.out)
     return 0
 
