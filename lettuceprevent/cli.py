@@ -23,6 +23,7 @@ from .version import VERSION
 
 EXIT_UNSUPPORTED = 1
 EXIT_FAILED = 2
+TRACE_WIDTH = 8  # candidates per token that a page shows
 NUMBER_FLAGS = ("number_words", "units", "rounding", "derived", "exemptions")
 
 
@@ -77,6 +78,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     generate.add_argument(
         "--report", type=Path, metavar="FILE", help="also write the report, as JSON, to FILE"
+    )
+    generate.add_argument(
+        "--html", type=Path, metavar="FILE", help="also write a page that shows what happened at each token"
     )
     generate.add_argument("--max-new-tokens", type=int, default=200, metavar="N")
     generate.add_argument("--num-beams", type=int, default=1, metavar="N")
@@ -206,9 +210,27 @@ def _generate(options: argparse.Namespace) -> int:
         plain = host.answer(context, options.question, seed=options.seed, stream=stream, **decoding)
         if not options.json:
             _say("with prevention:")
+    trace = 0 if options.html is None else TRACE_WIDTH
     answer = host.answer(
-        context, options.question, seed=options.seed, stream=stream, prevention=extra, **decoding
+        context,
+        options.question,
+        seed=options.seed,
+        stream=stream,
+        prevention=extra,
+        trace=trace,
+        **decoding,
     )
+    if options.html is not None:
+        from .evaluation.html import generation_page, write_page
+
+        shown = generation_page(
+            answer.report.to_dict(),
+            [context],
+            options.question,
+            plain=plain.text if plain is not None else None,
+            meta=[f"{options.model}, {options.detector}, {answer.seconds:.1f} s"],
+        )
+        write_page(options.html, shown)
     if options.report is not None:
         answer.report.to_json(options.report)
     if options.json:
@@ -284,6 +306,7 @@ class Host:
         seed: int = 0,
         stream: bool = False,
         prevention: dict[str, Any] | None = None,
+        trace: int = 0,
         **decoding: Any,
     ) -> Answer:
         """Generate one answer, with prevention where its options are given, printing it as it comes if
@@ -303,7 +326,7 @@ class Host:
             decoding["streamer"] = TextStreamer(
                 self.tokenizer, skip_prompt=decoder_only, skip_special_tokens=True
             )
-        report = PreventionReport()
+        report = PreventionReport(trace=trace)
         torch.manual_seed(seed)
         began = time.perf_counter()
         try:
