@@ -27,7 +27,7 @@ def model(tokenizer):
 
 
 def prompt(tokenizer):
-    return tokenizer(CONTEXT, return_tensors="pt")
+    return tokenizer(CONTEXT, return_tensors="pt", return_token_type_ids=False)
 
 
 @pytest.mark.parametrize("decoding", [{}, {"num_beams": 3}, {"do_sample": True}], ids=str)
