@@ -1,15 +1,18 @@
 from __future__ import annotations
 
+import dataclasses
+import gzip
 import json
 import tracemalloc
 
 import pytest
-from evaluation import make_line, write_run
+from evaluation import CONTEXT, make_line, write_run
 
 from lettuceprevent.cli import main
 from lettuceprevent.evaluation.arms import MatchError
 from lettuceprevent.evaluation.number_metrics import MissingContext
-from lettuceprevent.evaluation.runs import RunError
+from lettuceprevent.evaluation.prompts import read_prompts
+from lettuceprevent.evaluation.runs import RunError, pack, read_lines
 from lettuceprevent.evaluation.score import score_prompt, score_run, table
 
 PLAIN = "Revenue was 2400 million in {year}, which the company called a good result for all of its owners."
@@ -110,6 +113,25 @@ def test_batches_share_counters(tmp_path):
             line["report"]["counters"]["errors"] = 3
     found = score_run(write_run(tmp_path / "run.jsonl", lines))["arms"]["avoid"]
     assert found["counters"]["errors"] == 3
+
+
+def test_a_run_packed_without_contexts_needs_its_prompts(tmp_path):
+    run = run_of(tmp_path, *(pair(at) for at in range(3)))
+    rows = [{"id": f"p{at}", "context": f"{CONTEXT}{' ' * at}"} for at in range(3)]
+    (tmp_path / "prompts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    prompts = read_prompts(tmp_path / "prompts.jsonl")
+    lines = list(read_lines(run))
+    for line in lines:
+        line["data"]["sha256"] = prompts.sha256
+    run = write_run(tmp_path / "named.jsonl", lines)
+    packed = tmp_path / "packed.jsonl.gz"
+    assert pack(run, packed, contexts=False, candidates=False) == 6
+    assert CONTEXT not in gzip.decompress(packed.read_bytes()).decode()
+    with pytest.raises(MissingContext):
+        score_run(packed)
+    assert score_run(packed, prompts=prompts)["arms"] == score_run(run)["arms"]
+    with pytest.raises(RunError, match=f"with hash {prompts.sha256}, got 1"):
+        score_run(packed, prompts=dataclasses.replace(prompts, sha256="1"))
 
 
 def test_the_command(tmp_path, capsys):

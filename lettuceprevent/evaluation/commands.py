@@ -149,11 +149,15 @@ def _add_score(commands: Any) -> None:
     command.add_argument("--details", type=Path, metavar="FILE", help="write each answer's figures to FILE")
     command.add_argument("--encoder", metavar="ID", help="also audit with this LettuceDetect-type encoder")
     command.add_argument("--causal", metavar="ID", help="also audit with this causal detector")
+    command.add_argument(
+        "--prompts", type=Path, metavar="FILE", help="the run's prompts, where it was packed without contexts"
+    )
     command.set_defaults(run=_guarded(_score))
 
 
 def _score(options: argparse.Namespace) -> int:
     from .auditors import Auditor, CausalAuditor, EncoderAuditor
+    from .prompts import read_prompts
     from .score import Scored, dump, score_run, table
 
     auditors: list[Auditor] = []
@@ -166,7 +170,13 @@ def _score(options: argparse.Namespace) -> int:
         def details(each: Scored) -> None:
             file.write(dump(each) + "\n")
 
-        results = score_run(options.run_path, plain=options.plain, auditors=auditors, details=details)
+        results = score_run(
+            options.run_path,
+            plain=options.plain,
+            auditors=auditors,
+            details=details,
+            prompts=read_prompts(options.prompts) if options.prompts else None,
+        )
     if options.json:
         print(json.dumps(results, ensure_ascii=False, indent=2))
     else:

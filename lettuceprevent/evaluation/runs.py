@@ -220,17 +220,27 @@ def read_lines(path: str | Path) -> Iterator[Line]:
                     yield _parsed(raw, f"{name}, line {at}")
 
 
-def pack(run: str | Path, target: Path) -> int:
-    """Write a run as one gzipped file, the same bytes for the same lines; returns how many there are."""
+def pack(run: str | Path, target: Path, *, contexts: bool = True, candidates: bool = True) -> int:
+    """Write a run as one gzipped file, the same bytes for the same lines; returns how many there are.
+
+    Lines are sorted by prompt and arm. contexts: without them the texts of the prompts are left out, where
+    they must not be passed on; scoring then needs the prompts again. candidates: `answer.top`, most of a line.
+    """
     count = 0
-    with open(target, "wb") as raw, gzip.GzipFile(fileobj=raw, mode="wb", mtime=0, filename="") as file:
-        for line in read_lines(run):
-            file.write(
-                (json.dumps(line, ensure_ascii=False, separators=(",", ":")) + "\n").encode(
-                    "utf-8", "surrogatepass"
-                )
-            )
-            count += 1
+    with (
+        Run(run) as lines,
+        open(target, "wb") as raw,
+        gzip.GzipFile(fileobj=raw, mode="wb", mtime=0, filename="") as file,
+    ):
+        for prompt in sorted(lines.prompts):
+            for _, line in sorted(lines.answers(prompt).items()):
+                if not contexts:
+                    line["prompt"] |= {"passages": [], "query": "", "text": ""}
+                if not candidates:
+                    line["answer"]["top"] = []
+                text = json.dumps(line, ensure_ascii=False, separators=(",", ":")) + "\n"
+                file.write(text.encode("utf-8", "surrogatepass"))
+                count += 1
     return count
 
 

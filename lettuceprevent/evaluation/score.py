@@ -34,6 +34,7 @@ from .number_metrics import (
     substitutions,
 )
 from .numbers import Checked, ContextNumbers
+from .prompts import Prompt, Prompts
 from .runs import Line, Run, RunError
 from .statistics import holm, interval, paired
 
@@ -153,8 +154,10 @@ def score_run(
     plain: str = PLAIN,
     auditors: Sequence[Auditor] = (),
     details: Callable[[Scored], None] | None = None,
+    prompts: Prompts | None = None,
 ) -> dict[str, Any]:
-    """Figures of a run per arm, as plain data. details: called with every scored answer.
+    """Figures of a run per arm, as plain data. details: called with every scored answer. prompts: those of the
+    run, for lines that were packed without contexts; other data than the run's raises RunError.
 
     An empty run, or one without the plain arm, raises RunError.
     """
@@ -167,15 +170,19 @@ def score_run(
         shared: dict[str, Any] = {
             name: line[name] for name in ("host", "decoding", "versions", "data") if name in line
         }
+        known = _known(prompts, line)
         prevention: dict[str, Any] = {}
         for prompt in run.prompts:
             answers = run.answers(prompt)
+            if prompt in known:
+                for each_line in answers.values():
+                    each_line["prompt"] |= {"passages": known[prompt].passages, "query": known[prompt].query}
             for each in score_prompt(answers, plain=plain, auditors=auditors):
                 by_arm.setdefault(each.arm, {})[prompt] = each
                 prevention.setdefault(each.arm, answers[each.arm]["prevention"])
                 if details is not None:
                     details(each)
-        prompts = len(run.prompts)
+        count = len(run.prompts)
     arms = sorted(by_arm, key=lambda arm: arm != plain)
     results = {arm: _result(by_arm[arm], by_arm[plain], arm == plain) for arm in arms}
     compared = [result for result in results.values() if result.get("test")]
@@ -183,7 +190,16 @@ def score_run(
         result["test"]["p_holm"] = p_value
     for arm in arms:
         results[arm]["prevention"] = prevention[arm]
-    return {"prompts": prompts, "plain": plain, "arms": results, **shared}
+    return {"prompts": count, "plain": plain, "arms": results, **shared}
+
+
+def _known(prompts: Prompts | None, line: Line) -> dict[str, Prompt]:
+    if prompts is None:
+        return {}
+    wanted = (line.get("data") or {}).get("sha256")
+    if prompts.sha256 != wanted:
+        raise RunError(f"expected the run's own prompts, with hash {wanted}, got {prompts.sha256}")
+    return {prompt.id: prompt for prompt in prompts.prompts}
 
 
 def _result(arm: Mapping[str, Scored], plain: Mapping[str, Scored], is_plain: bool) -> dict[str, Any]:
