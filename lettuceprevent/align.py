@@ -1,9 +1,8 @@
 """`lettuceprevent align`: how far a host's tokens are from those the detector was trained on, and which mode
 to use.
 
-Contract: `align` only reads tokenizers and texts; no model is loaded. All shares are of bytes of text. Not a
-    part of
-what runs in generation: `alignment.py` is.
+Contract: `align` only reads tokenizers and texts; no model is loaded. All shares are of bytes of text. It is
+no part of what runs in generation: `alignment.py` is.
 """
 
 from __future__ import annotations
@@ -310,7 +309,7 @@ def _percent(share: float | None) -> str:
     return "none" if share is None else f"{100 * share:.1f} %"
 
 
-# ---------------------------------------------------------------------------------------------------- command
+# -- command --------------------------------------------------------------------------------------------
 
 
 def add_align_command(commands: Any) -> None:
@@ -322,29 +321,18 @@ def add_align_command(commands: Any) -> None:
         help="compare a host's tokens with those the causal detector was trained on",
         description="Compare a host's tokens with the causal detector's training, and say which alignment to use.",
     )
-    _arguments(command)
-    command.set_defaults(run=run)
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """The command on its own."""
-    parser = argparse.ArgumentParser(prog="lettuceprevent align")
-    _arguments(parser)
-    return run(parser.parse_args(argv))
-
-
-def _arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("host", metavar="HOST", help="folder or hub id with the host's tokenizer")
-    parser.add_argument(
+    command.add_argument("host", metavar="HOST", help="folder or hub id with the host's tokenizer")
+    command.add_argument(
         "--detector", metavar="ID", help="the detector's checkpoint or tokenizer (default: ModernBERT's)"
     )
-    parser.add_argument(
+    command.add_argument(
         "--reference", metavar="ID", help=f"the tokenizer used in training (default: {REFERENCE_NAME})"
     )
-    parser.add_argument(
+    command.add_argument(
         "--text", type=Path, metavar="FILE", help="text to compare on, one answer per blank line"
     )
-    parser.add_argument("--json", action="store_true", help="print the figures as JSON")
+    command.add_argument("--json", action="store_true", help="print the figures as JSON")
+    command.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -386,7 +374,3 @@ def _reference(source: str | None) -> Any:
         return _load(_asset("llama31", REFERENCE_NAME))
     except (OSError, ValueError):
         return None
-
-
-if __name__ == "__main__":
-    sys.exit(main())

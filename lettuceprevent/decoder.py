@@ -34,8 +34,7 @@ _BLOCK = 128  # rows of a sliding layer that share one window of keys in a long 
 _NO = float("-inf")
 
 
-# ---------------------------------------------------------------------------------------------- building
-# blocks
+# -- building blocks ------------------------------------------------------------------------------------
 
 
 class Linear:
@@ -161,9 +160,7 @@ class Mask:
 
 @dataclass(frozen=True)
 class Segment:
-    """The new rows of one buffer: rows [begin, begin + count) of the call, written to slots [slot, slot +
-    count).
-    """
+    """The new rows of one buffer: rows [begin, begin + count) of the call, written to the slots from `slot` on."""
 
     cache: Tensor  # (layers, 2, capacity, kv_heads, head_dim)
     begin: int
@@ -187,8 +184,7 @@ class _Packed:
     qk_norm: Tensor | None = None
 
 
-# ------------------------------------------------------------------------------------------------------
-# decoder
+# -- the decoder ----------------------------------------------------------------------------------------
 
 
 @dataclass
@@ -331,8 +327,7 @@ class Decoder:
             else:
                 out = _tree(query, cache[:, mask.start : end], mask.tail - mask.start, mask.bias)
             mixed.append(out.transpose(0, 1).reshape(segment.count, heads * dim))
-        whole = mixed[0] if len(mixed) == 1 else torch.cat(mixed)
-        return whole
+        return mixed[0] if len(mixed) == 1 else torch.cat(mixed)
 
 
 def _tree(query: Tensor, cache: Tensor, tail: int, bias: Tensor) -> Tensor:
@@ -446,8 +441,7 @@ def _norm_to(norm: Norm | None, device: torch.device) -> Norm | None:
     return None if norm is None else _move(norm, device)
 
 
-# ------------------------------------------------------------------------------------------------
-# architectures
+# -- architectures --------------------------------------------------------------------------------------
 
 
 def take_apart(config: Any, weights: dict[str, Tensor], rotary: Any = None) -> Parts:

@@ -247,9 +247,7 @@ class _Buffer:
         ):
             chain = Mask(0, start, None)
             return chain, chain
-        base: list[
-            tuple[int, list[int]]
-        ] = []  # per row: all slots below the first entry, and the listed ones
+        base: list[tuple[int, list[int]]] = []  # per row: it sees all slots below the first, and those listed
         for slot in range(start, end):
             above = int(parent[slot])
             if above >= start:

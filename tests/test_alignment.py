@@ -10,8 +10,8 @@ from causal import maker
 from conftest import real_tokenizer
 
 from lettuceprevent.align import SAMPLE, align
-from lettuceprevent.align import main as align_main
 from lettuceprevent.alignment import MODES, DetectorTokenizer, clean_up_spaces, make_alignment
+from lettuceprevent.cli import main
 from lettuceprevent.vocabulary import Vocabulary
 
 TEXTS = (
@@ -153,9 +153,9 @@ def test_align_command(small: Any, tmp_path: Any, capsys: pytest.CaptureFixture[
     (tmp_path / "answers.txt").write_text("Twelve of 1,234 people.\n\nAnother answer.", "utf-8")
     host = str(tmp_path / "host")
     arguments = [host, "--detector", host, "--reference", host, "--text", str(tmp_path / "answers.txt")]
-    assert align_main(arguments) == 0
+    assert main(["align", *arguments]) == 0
     assert "use host_chunks" in capsys.readouterr().out
-    assert align_main([*arguments, "--json"]) == 0
+    assert main(["align", *arguments, "--json"]) == 0
     assert '"texts": 2' in capsys.readouterr().out
-    assert align_main([str(tmp_path / "nothing-here"), "--detector", host]) == 2
+    assert main(["align", str(tmp_path / "nothing-here"), "--detector", host]) == 2
     assert capsys.readouterr().err.startswith("lettuceprevent: ")
