@@ -335,7 +335,10 @@ class NumberDetector:
         violated = ""
         if ended and not ok and not state.dead:
             violated = "digits" if state.literal else "words"
-        following = self._outside(ended or OTHER, state.core.value if marked else state.core.marker)
+        last, value = state.core.marker, state.core.value
+        if marked and value in (1, last + 1):  # "2. " may also be a number of the context at a line's start
+            last = value
+        following = self._outside(ended or OTHER, last)
         for again in rest + char:
             following, more = self._step(following, again)
             violated = _worse(violated, more)

@@ -52,7 +52,8 @@ def check_text(
             continue
         position, source = _position(licence, literal, marker)
         if literal.marker:
-            marker = int("".join(c for c in literal.text if c.isdigit()))
+            value = int("".join(c for c in literal.text if c.isdigit()))
+            marker = value if value in (1, marker + 1) else marker
         text = answer[literal.start : literal.end].rstrip()
         if literal.marker and (position is None or not position.ok):
             text = text[:-1]  # no marker after all: a number and a full stop
