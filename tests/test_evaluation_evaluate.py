@@ -13,7 +13,7 @@ from evaluation import tiny_host, tiny_prompts, write_prompts
 
 from lettuceprevent.cli import main
 from lettuceprevent.evaluation.arms import Arm, MatchError, make_arm, parse_arm, read_arms, require_matched
-from lettuceprevent.evaluation.evaluate import evaluate
+from lettuceprevent.evaluation.evaluate import evaluate, launched
 from lettuceprevent.evaluation.prompts import chosen, hub_prompts, read_prompts
 from lettuceprevent.evaluation.runs import Run, RunError, ShardWriter, comparable, read_lines, shard_name
 
@@ -117,6 +117,25 @@ def test_several_processes_share_the_work_and_may_change_in_number(host, prompts
     assert lines(tmp_path) == undisturbed
     with ShardWriter(shard_name(tmp_path, 0)), pytest.raises(RunError, match="only writer"):
         run(host, prompts, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("names", "wanted"),
+    [
+        ({}, (0, 1, 0)),
+        ({"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1"}, (5, 8, 1)),
+        (
+            {"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_RANK": "1"},
+            (1, 2, 1),
+        ),
+    ],
+)
+def test_which_process_of_a_launch_this_is(monkeypatch, names, wanted):
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in names.items():
+        monkeypatch.setenv(name, value)
+    assert launched() == wanted
 
 
 def test_a_batch_half_of_which_was_written_is_completed(host, prompts, tmp_path):

@@ -355,9 +355,15 @@ def _duration(seconds: float) -> str:
 
 
 def launched() -> tuple[int, int, int]:
-    """(number, count, number on this machine) of the processes that `accelerate launch` started."""
-    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
+    """(number, count, number on this machine) of the processes that `accelerate launch`, torchrun or mpirun
+    started; (0, 1, 0) without any of them."""
+    ours = (
+        ("RANK", "PMI_RANK", "OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_RANK"),
+        ("WORLD_SIZE", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE"),
+        ("LOCAL_RANK", "MPI_LOCALRANKID", "OMPI_COMM_WORLD_LOCAL_RANK", "MV2_COMM_WORLD_LOCAL_RANK"),
+    )
     number, count, local = (
-        int(os.environ.get(name, default)) for name, default in zip(names, (0, 1, 0), strict=True)
+        next((int(os.environ[name]) for name in names if name in os.environ), default)
+        for names, default in zip(ours, (0, 1, 0), strict=True)
     )
     return number, count, local
