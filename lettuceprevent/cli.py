@@ -65,9 +65,11 @@ def _parser() -> argparse.ArgumentParser:
     generate.add_argument("--question", required=True, metavar="TEXT")
     generate.add_argument(
         "--detector",
-        default="number",
         metavar="NAME",
         help=f"{', '.join(known_detectors())}, or several joined by + (default: number)",
+    )
+    generate.add_argument(
+        "--profile", type=Path, metavar="FILE", help="options that `lettuceprevent tune` found for the host"
     )
     generate.add_argument("--detector-model", metavar="ID", help="checkpoint of a model detector")
     generate.add_argument(
@@ -186,14 +188,20 @@ def _check(options: argparse.Namespace) -> int:
 
 
 def _generate(options: argparse.Namespace) -> int:
+    from .profiles import Profile
+
+    detector = options.detector
     try:
-        parse_detector_type(options.detector)
+        if options.profile is not None:
+            detector = detector or Profile.load(options.profile).detector["type"]
+        detector = detector or "number"
+        parse_detector_type(detector)
     except ValueError as error:
         raise CommandError(str(error)) from error
     context = _read(options.context, "context")
     host = Host(options.model, options.device, options.dtype)
-    extra: dict[str, Any] = {"detector_type": options.detector}
-    if "number" in options.detector:
+    extra: dict[str, Any] = {"detector_type": detector, "profile": options.profile}
+    if "number" in detector:
         extra.update(_number_options(options))
     for name in ("detector_model", "on_unsupported", "skip_threshold"):
         if getattr(options, name) is not None:
@@ -228,7 +236,7 @@ def _generate(options: argparse.Namespace) -> int:
             [context],
             options.question,
             plain=plain.text if plain is not None else None,
-            meta=[f"{options.model}, {options.detector}, {answer.seconds:.1f} s"],
+            meta=[f"{options.model}, {detector}, {answer.seconds:.1f} s"],
         )
         write_page(options.html, shown)
     if options.report is not None:

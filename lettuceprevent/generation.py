@@ -12,8 +12,9 @@ from __future__ import annotations
 import inspect
 import time
 import warnings
-from collections.abc import Callable, Iterator, MutableMapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, cast
 
 import torch
@@ -22,6 +23,7 @@ from transformers import GenerationMixin, LogitsProcessorList, StopStringCriteri
 from .detectors import DETECTOR_OPTIONS, MODEL_DETECTORS, build_detectors, parse_detector_type
 from .grounding import Grounding, as_groundings
 from .processor import PreventionLogitsProcessor
+from .profiles import Profile, Unset
 from .report import PreventionReport
 from .retract import Retractor, can_retract
 from .vocabulary import Vocabulary
@@ -41,6 +43,7 @@ _PROCESSOR_OPTIONS = frozenset(
         "prompt_length",
     }
 )
+_NUMBER = Unset("number")
 # How much of a passage must stand in the prompt for it to count as shown to the host.
 _PASSAGE_START = 48
 _REFUSED_MODES: dict[str, Callable[[Callable[[str], Any]], bool]] = {
@@ -59,15 +62,17 @@ def generate(
     tokenizer: Any = None,
     input_text: Any = None,
     query: str | Sequence[str] | None = None,
-    detector_type: str | None = "number",
+    detector_type: str | None = _NUMBER,
     report: PreventionReport | MutableMapping[str, Any] | None = None,
+    profile: Profile | str | Path | Mapping[str, Any] | None = None,
     **kwargs: Any,
 ) -> Any:
     """Generate with `model`, held to `input_text`. Returns what `model.generate` returns.
 
     tokenizer: the host's; needed to know what its ids say. input_text: the context, as for `as_groundings`.
     query: the question, also evidence. detector_type: "number", ... joined by "+"; None generates unchecked.
-    report: a PreventionReport to fill, or a dict that gets `PreventionReport.to_dict()`.
+    report: a PreventionReport to fill, or a dict that gets `PreventionReport.to_dict()`. profile: options that
+    `lettuceprevent tune` found for this host, a file; what the call gives itself comes first.
 
     Further options, of the processor: skip_threshold, candidates, confidence_threshold, penalty, unscored,
     on_unsupported, on_error, evidence, synchronize, prompt_length; of the detectors: number_words, units,
@@ -76,6 +81,9 @@ def generate(
     default.
     """
     arguments = _bind(args, kwargs)
+    tuned = None if profile is None else Profile.load(profile)
+    if tuned is not None:
+        detector_type = tuned.fill(arguments, detector_type)
     own = {name: arguments.pop(name) for name in _PROCESSOR_OPTIONS & set(arguments)}
     detector_options = {name: arguments.pop(name) for name in DETECTOR_OPTIONS & set(arguments)}
     plain = getattr(type(model), "generate", GenerationMixin.generate)
@@ -100,6 +108,9 @@ def generate(
     if set(names) & MODEL_DETECTORS:
         options = {"detector_device": model.device, "detector_dtype": model.dtype, **options}
     detectors = build_detectors(detector_type, tokenizer, vocabulary, groundings, **options)
+    if tuned is not None:
+        tuned.warn(model, vocabulary, detector_type, detectors)
+        kept.options["profile"] = profile if isinstance(profile, str) else str(tuned.host["id"])
     processor = PreventionLogitsProcessor(
         vocabulary,
         groundings,
@@ -109,7 +120,10 @@ def generate(
         report=kept,
         **{"prompt_length": settings.prompt_length, **{k: v for k, v in own.items() if v is not None}},
     )
-    kept.options.update(detector=detector_type, **{name: _plain(value) for name, value in options.items()})
+    kept.options.update(
+        detector=None if detector_type is None else str(detector_type),
+        **{name: _plain(value) for name, value in options.items()},
+    )
     _warn_where_context_is_missing(settings.prompt_ids, groundings, tokenizer)
     arguments["logits_processor"] = LogitsProcessorList(
         [*(arguments.get("logits_processor") or []), processor]

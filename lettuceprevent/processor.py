@@ -226,7 +226,7 @@ class PreventionLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
         timings.elapsed_ns = self._elapsed_before + ended - self._run_began
         if self.report.trace is not None:
             stamps = (began, located, masked, applied, ended)
-            where = (self.report.runs, self._call, nodes, firsts, scores, out, [plan.row for plan in plans])
+            where = (self.report.runs, self._call, nodes, firsts, scores, out, plans)
             self.report.trace.add(*where, self._candidates, self.vocabulary, stamps)
         return cast(torch.FloatTensor, out)
 

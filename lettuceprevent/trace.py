@@ -27,7 +27,8 @@ class TraceStep:
     """One row of one call.
 
     first: the host's first choice, with probability `chance`. choice: the token with the highest score after
-    ours. checked: False where skip_threshold left the step alone. tokens: the likeliest candidates, best first;
+    ours. checked: False where skip_threshold left the step alone. action: what was done about a first choice that
+    a literal detector blocked, as in `Intervention`; else "". tokens: the likeliest candidates, best first;
     scores, after: theirs as they came in and as they went out; log_total: log-sum-exp of all scores that came
     in, so that exp(score - log_total) is a probability. seen: the candidates that a model detector was asked
     about, best first (tokens that end the answer among them); found: token -> (P(unsupported), detector).
@@ -43,6 +44,7 @@ class TraceStep:
     chance: float
     choice: int
     checked: bool
+    action: str
     tokens: tuple[int, ...]
     scores: tuple[float, ...]
     after: tuple[float, ...]
@@ -85,20 +87,23 @@ class Trace:
         firsts: Sequence[int],
         before: torch.Tensor,
         after: torch.Tensor,
-        checked: Sequence[int],
+        plans: Sequence[Any],
         candidates: Any,
         vocabulary: Any,
         stamps: tuple[int, int, int, int, int],
     ) -> None:
-        """One call: scores (rows, width of the vocabulary) before and after, the numbers of the checked rows,
+        """One call: scores (rows, width of the vocabulary) before and after, the plans of the checked rows,
         what the model detectors were asked and said, and when: begun, located, masked, applied, ended."""
         self._vocabulary = vocabulary
         clean = before.float().nan_to_num(nan=-math.inf, posinf=math.inf, neginf=-math.inf)
         scores, tokens = clean.topk(min(self.width, clean.shape[1]), dim=-1)
         kept = after.float().gather(1, tokens)
         totals, choices = clean.logsumexp(-1).tolist(), after.float().nan_to_num(nan=-math.inf).argmax(-1)
-        firsts_scores = clean.gather(1, torch.tensor(firsts, device=clean.device)[:, None])[:, 0].tolist()
-        asked = {row.at: row for row in candidates.last} if checked else {}
+        best = clean.gather(1, torch.tensor(firsts, device=clean.device)[:, None])
+        # the processor's own formula, so that a threshold is met by the same bits
+        chances = (clean - best).exp_().sum(dim=-1).reciprocal().tolist()
+        actions = {plan.row: plan.action if plan.by >= 0 else "" for plan in plans}
+        asked = {row.at: row for row in candidates.last} if plans else {}
         names = [detector.name for detector in candidates.detectors]
         began, located, masked, applied, ended = stamps
         stages = (located - began, masked - located, ended - applied if asked else 0, applied - masked)
@@ -116,9 +121,10 @@ class Trace:
                     row=row,
                     node=node,
                     first=first,
-                    chance=_probability(firsts_scores[row], totals[row]),
+                    chance=chances[row],
                     choice=choice,
-                    checked=row in checked,
+                    checked=row in actions,
+                    action=actions.get(row, ""),
                     tokens=tuple(ids),
                     scores=tuple(values),
                     after=tuple(left),
