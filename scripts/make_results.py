@@ -66,9 +66,9 @@ def detectors(found: Document) -> list[str]:
         lines += _table(["judge", *_PRF], rows)
         lines += [
             "",
-            f"Of all {tokens['count']:,} tokens {tokens['labelled']:,} lie in spans, most of which are not about numbers. "
-            f"Average precision of the detector's yes or no {tokens['average_precision']:.3f}, recall at a span's first token "
-            f"{tokens['first_token_recall']:.3f}, calibration error {tokens['calibration_error']:.3f}, "
+            f"Of all {tokens['count']:,} tokens {tokens['labelled']:,} lie in spans, most of them not about numbers. "
+            f"Average precision of the detector's yes or no {tokens['average_precision']:.3f}, recall at a span's "
+            f"first token {tokens['first_token_recall']:.3f}, calibration error {tokens['calibration_error']:.3f}, "
             f"{tokens['ms_per_check']:.2f} ms a check (masks worked out anew for each answer).",
         ]
     return lines
@@ -112,8 +112,8 @@ def kill_resume(found: Document) -> list[str]:
     torn = sum(kill["torn"] for kill in found["moments"])
     return [
         f"A run killed with SIGKILL at {found['kills']} random moments ({found['hit_a_running_process']} hit a running "
-        f"process, {torn} left a torn line) and taken up again gave {same} an undisturbed one: {found['lines_after_resuming']} of "
-        f"{found['lines']}, {found['doubled']} doubled."
+        f"process, {torn} left a torn line) and taken up again gave {same} an undisturbed one: "
+        f"{found['lines_after_resuming']} of {found['lines']}, {found['doubled']} doubled."
     ]
 
 
@@ -145,8 +145,8 @@ def page(folder: Path = RESULTS) -> str:
     lines = [
         "# Results",
         "",
-        "Written by `scripts/make_results.py` from the JSON documents in this folder. [README.md](README.md) says how those",
-        "came about, [LOG.md](LOG.md) what did not work.",
+        "Written by `scripts/make_results.py` from the JSON documents in this folder.",
+        "[README.md](README.md) says how those came about, [LOG.md](LOG.md) what did not work.",
     ]
     for name, (title, section) in SECTIONS.items():
         path = folder / f"{name}.json"
