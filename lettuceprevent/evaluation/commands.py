@@ -1,8 +1,8 @@
-"""`lettuceprevent evaluate` and `lettuceprevent score` on the command line.
+"""`lettuceprevent evaluate`, `score` and `tune` on the command line.
 
 Contract: importing this module costs nothing; torch and scipy are loaded when a command runs. Results go to
 stdout, progress to stderr. Exit status 0: done; 2: it could not be done, with one line that says why; for
-`evaluate` 3: `--minutes` ran out before the last answer.
+`evaluate` 3: `--minutes` ran out before the last answer; for `tune` 1: no setting can be recommended.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ EXIT_UNFINISHED = 3
 
 
 def add_evaluation_commands(commands: Any) -> None:
-    """Add `evaluate` and `score` to an argparse subparsers object."""
+    """Add `evaluate`, `score` and `tune` to an argparse subparsers object."""
     _add_evaluate(commands)
     _add_score(commands)
+    _add_tune(commands)
 
 
 def add_prompt_arguments(command: argparse.ArgumentParser) -> None:
@@ -182,6 +183,48 @@ def _score(options: argparse.Namespace) -> int:
     else:
         print(table(results))
     return 0
+
+
+def _add_tune(commands: Any) -> None:
+    command = commands.add_parser(
+        "tune",
+        help="find the settings for a host on your own prompts",
+        description="Measure what each setting costs and what it leaves unsupported, and write a profile for "
+        "generate(profile=...). Settings that give the same answer share one generation.",
+    )
+    command.add_argument("model", metavar="HOST", help="Hugging Face model id or folder")
+    command.add_argument(
+        "--device", metavar="DEVICE", help="where to run it (default: a GPU if there is one)"
+    )
+    command.add_argument("--dtype", default="auto", help="float32, bfloat16, ... (default: the checkpoint's)")
+    add_prompt_arguments(command)
+    command.add_argument("--out", type=Path, required=True, metavar="FOLDER", help="where the result goes")
+    command.add_argument("--detector", default="number", metavar="NAME", help="as for generate")
+    command.add_argument(
+        "--option", nargs="+", default=[], metavar="NAME=VALUE", help="of prevention, for every setting"
+    )
+    grid = [0.5, 0.7, 0.8, 0.9, 0.95, 0.99, 1.0]
+    command.add_argument("--skip-threshold", nargs="+", type=float, default=grid, metavar="P")
+    command.add_argument("--confidence-threshold", nargs="+", type=float, metavar="P", help="model detectors")
+    command.add_argument("--candidates", nargs="+", type=int, metavar="N", help="model detectors")
+    command.add_argument("--max-new-tokens", type=int, default=160, metavar="N")
+    command.add_argument(
+        "--budget",
+        type=float,
+        default=1.2,
+        metavar="X",
+        help="at most X times the host's time (default: 1.2)",
+    )
+    command.add_argument("--encoder", metavar="ID", help="judge by this encoder instead of by numbers")
+    command.add_argument("--no-simulation", action="store_true", help="generate at every setting")
+    command.add_argument("--plot", action="store_true", help="also draw plot.png (needs the extra `plot`)")
+    command.set_defaults(run=_guarded(_tune))
+
+
+def _tune(options: argparse.Namespace) -> int:
+    from .tune import run_tune
+
+    return run_tune(options)
 
 
 def _has_gpu() -> bool:
