@@ -181,6 +181,8 @@ def test_recommendation():
     assert recommend([a, replace_failed(b), c], 1.2) == (a, True)
     assert recommend([replace_failed(a)], 1.2) == (None, False)
     assert recommend([result(0.5, 1, 1.1), result(0.9, 1, 1.05)], 1.2)[0].point.skip_threshold == 0.9
+    assert recommend([result(0.5, 1, 1.05), result(0.9, 1, 1.1)], 1.2)[0].point.skip_threshold == 0.5
+    assert recommend([result(0.5, 1, 1.05), result(0.9, 1, 1.055)], 1.2)[0].point.skip_threshold == 0.9
 
 
 def replace_failed(item):

@@ -34,6 +34,7 @@ from .number_metrics import REFUSED, context_numbers, counts, judged
 from .prompts import Prompt, Prompts
 from .recorded import Cost, Limits, Point, Recording, cost
 
+_EQUAL_TIME = 0.01
 _CANDIDATES, _CONFIDENCE = 10, 0.8  # generate()'s defaults
 
 
@@ -268,13 +269,18 @@ def tune(
 def recommend(points: Sequence[PointResult], budget: float) -> tuple[PointResult | None, bool]:
     """The point to use, and whether it is within the budget; None where every point fails the gate.
 
-    Among equals in unsupported content the quicker one.
+    Among equals in unsupported content the quickest; times within a hundredth are equal, too, and then the
+    point that checks most.
     """
     sound = [point for point in points if not point.failed]
     fitting = [point for point in sound if point.time_ratio <= budget]
-    if fitting:
-        return min(fitting, key=lambda point: (point.unsupported, point.time_ratio)), True
-    return min(sound, key=lambda point: point.time_ratio, default=None), False
+    if not fitting:
+        return min(sound, key=lambda point: point.time_ratio, default=None), False
+    least = min(point.unsupported for point in fitting)
+    best = [point for point in fitting if point.unsupported == least]
+    quickest = min(point.time_ratio for point in best)
+    equal = [point for point in best if point.time_ratio <= quickest + _EQUAL_TIME]
+    return min(equal, key=lambda point: _checks_most(point.point) if point.point else (0.0, 0, 0.0)), True
 
 
 # --- what is written ---------------------------------------------------------------------------------
