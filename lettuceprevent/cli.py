@@ -94,8 +94,9 @@ def _parser() -> argparse.ArgumentParser:
     generate.add_argument(
         "--on-unsupported",
         choices=("avoid", "substitute", "retract"),
-        help="what to do where the model means an unsupported number: say something else (avoid, the default), "
-        "write the next best one (substitute), or also take back one that has begun (retract)",
+        help="what to do where the model means an unsupported number: say something else, and take back one that "
+        "has begun (retract, the default without beams); hold one that has begun to a supported one (avoid); or "
+        "write the next best one (substitute)",
     )
     generate.add_argument(
         "--skip-threshold", type=float, metavar="P", help="no check above this top probability"

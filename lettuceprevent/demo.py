@@ -39,7 +39,7 @@ difference, right or wrong, unless the context has that number; it has to say so
 a small model does not always do well. Prevention keeps numbers out that the context does not have.
 It does not make a sentence true: a number of the context in the wrong place is not noticed. That is
 what `forced` warns of: the model was inside a number, meant another one, and was held to the context's.
-With on_unsupported="retract" such a number is taken back instead."""
+With on_unsupported="retract", the default, such a number is taken back instead."""
 
 
 def show(host: Host, *, max_new_tokens: int, color: bool) -> None:

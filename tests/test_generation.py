@@ -155,9 +155,26 @@ def test_report_as_dict(model, tokenizer):
     assert report["counters"]["steps"] > 0
 
 
+@pytest.mark.parametrize(
+    ("options", "policy"),
+    [
+        ({}, "retract"),
+        ({"do_sample": True}, "retract"),
+        ({"on_unsupported": None}, "retract"),
+        ({"on_unsupported": "substitute"}, "substitute"),
+        ({"num_beams": 2}, "avoid"),
+        ({"prompt_lookup_num_tokens": 3}, "avoid"),
+    ],
+)
+def test_the_default_goes_back_where_generate_can(model, tokenizer, options, policy):
+    _, _, report = run(model, tokenizer, **options)
+    assert report.options["on_unsupported"] == policy
+    assert report.counters["retract_unavailable"] == 0
+
+
 def test_assisted(model, tokenizer):
     draft = make_llama(model.config.vocab_size, seed=7)
-    _, plain, plain_report = run(model, tokenizer)
+    _, plain, plain_report = run(model, tokenizer, on_unsupported="avoid")  # drafts cannot go back
     _, texts, report = run(model, tokenizer, assistant_model=draft)
     assert texts == plain
     # The draft's own steps are not the host's; rejected positions are visited again, so there may be more.
