@@ -16,8 +16,11 @@ from lettuceprevent.evaluation.html import (
     aligned,
     generation_page,
     page,
+    run_lines,
     run_page,
 )
+from lettuceprevent.evaluation.prompts import Prompt, Prompts
+from lettuceprevent.evaluation.runs import pack
 
 CONTEXT = 'Revenue was 2400 <b>million</b> in 2021 & "3100" million in 2022.'
 HOSTILE = "<script>document.title='owned'</script>"
@@ -198,17 +201,24 @@ def line(prompt, arm, found=(), text="In 2021."):
     }
 
 
-def test_a_run():
+def test_a_run(tmp_path):
     lines = [line(f"p{n}", arm) for n in range(MOST_PROMPTS + 2) for arm in ("plain", "avoid")]
     lines[-1] = line(f"p{MOST_PROMPTS + 1}", "avoid", [intervention(1, span=[6 + SPAN[0], 6 + SPAN[1]])])
-    content = run_page(lines)
+    path = tmp_path / "run.jsonl"
+    path.write_text("".join(json.dumps(each) + "\n" for each in lines))
+    content = run_page(run_lines(path))
     found = read(content)
     titles = re.findall(r"<summary>(\S+)", content)
-    assert titles[0] == f"p{MOST_PROMPTS + 1}" and len(titles) == MOST_PROMPTS
-    assert f"the {MOST_PROMPTS} with most interventions shown" in content
+    assert titles[:2] == [f"p{MOST_PROMPTS + 1}", "p0"] and len(titles) == MOST_PROMPTS
+    assert f"{MOST_PROMPTS + 2} prompts, the {MOST_PROMPTS} with most interventions shown" in content
     assert found.texts["e"] == "2021"
     assert HOSTILE not in content
     assert "There is nothing to show" in run_page([])
+    packed = tmp_path / "packed.jsonl.gz"
+    pack(path, packed, contexts=False)
+    assert CONTEXT not in read(run_page(run_lines(packed))).texts["context"]
+    prompts = Prompts((Prompt("p1", ("One.", CONTEXT), "When?"),), "x", "y", {})
+    assert CONTEXT in read(run_page(run_lines(packed, prompts))).texts["context"]
 
 
 def test_command_line(tmp_path, capsys):

@@ -148,6 +148,7 @@ def _add_score(commands: Any) -> None:
     command.add_argument("--plain", default="plain", metavar="ARM", help="what arms are compared with")
     command.add_argument("--json", action="store_true", help="print all figures as JSON")
     command.add_argument("--details", type=Path, metavar="FILE", help="write each answer's figures to FILE")
+    command.add_argument("--html", type=Path, metavar="FILE", help="also write a page to look at the answers")
     command.add_argument("--encoder", metavar="ID", help="also audit with this LettuceDetect-type encoder")
     command.add_argument("--causal", metavar="ID", help="also audit with this causal detector")
     command.add_argument(
@@ -166,6 +167,7 @@ def _score(options: argparse.Namespace) -> int:
         auditors.append(EncoderAuditor.load(options.encoder))
     if options.causal:
         auditors.append(CausalAuditor.load(options.causal))
+    prompts = read_prompts(options.prompts) if options.prompts else None
     with open(options.details or os.devnull, "w", encoding="utf-8") as file:
 
         def details(each: Scored) -> None:
@@ -176,8 +178,12 @@ def _score(options: argparse.Namespace) -> int:
             plain=options.plain,
             auditors=auditors,
             details=details,
-            prompts=read_prompts(options.prompts) if options.prompts else None,
+            prompts=prompts,
         )
+    if options.html is not None:
+        from .html import run_lines, run_page, write_page
+
+        write_page(options.html, run_page(run_lines(options.run_path, prompts), title=options.run_path.name))
     if options.json:
         print(json.dumps(results, ensure_ascii=False, indent=2))
     else:

@@ -10,16 +10,20 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import heapq
 import json
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
 from importlib.resources import files
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
+
+from .prompts import Prompts
+from .runs import Line, Run
 
 MOST_PROMPTS = 60  # of a run on one page
 _AROUND = 60  # characters of context quoted on each side of an evidence span
@@ -136,24 +140,44 @@ def _counted(count: Mapping[str, int]) -> str:
 # --- from a run --------------------------------------------------------------------------------------
 
 
-def run_page(lines: Iterable[Mapping[str, Any]], *, title: str = "A run", limit: int = MOST_PROMPTS) -> str:
-    """The page of a run (`runs.py`): prompts with interventions first, at most `limit` of them."""
-    prompts: dict[str, list[Mapping[str, Any]]] = {}
-    for line in lines:
-        prompts.setdefault(line["prompt"]["id"], []).append(line)
-    items = [_run_item(name, answers) for name, answers in prompts.items()]
-    total = len(items)
-    items.sort(key=lambda item: -sum(len(answer.found) for answer in item.answers))  # stable
-    meta = [f"{total} prompts" + (f", the {limit} with most interventions shown" if total > limit else "")]
-    first = next(iter(prompts.values()))[0] if prompts else None
-    if first is not None:
-        decoding = ", ".join(f"{key} {value}" for key, value in first["decoding"].items())
-        meta += [f"host {first['host'].get('id')}", decoding]
-    return page(title, items[:limit], meta)
+def run_page(
+    prompts: Iterable[Sequence[Mapping[str, Any]]], *, title: str = "A run", limit: int = MOST_PROMPTS
+) -> str:
+    """The page of a run: the prompts with most interventions first, `limit` of them, the others counted.
+
+    prompts: for each the lines of its answers (`runs.py`), see `run_lines`; only what is shown stays in memory.
+    """
+    total, meta = 0, [""]
+
+    def items() -> Iterator[Item]:
+        nonlocal total
+        for lines in prompts:
+            if not total:
+                decoding = ", ".join(f"{key} {value}" for key, value in lines[0]["decoding"].items())
+                meta.extend([f"host {lines[0]['host'].get('id')}", decoding])
+            total += 1
+            yield _run_item(lines)
+
+    shown = heapq.nlargest(limit, items(), key=lambda item: sum(len(_listed(each)) for each in item.answers))
+    meta[0] = f"{total} prompts" + (f", the {limit} with most interventions shown" if total > limit else "")
+    return page(title, shown, meta)
 
 
-def _run_item(name: str, lines: Sequence[Mapping[str, Any]]) -> Item:
+def run_lines(path: str | Path, prompts: Prompts | None = None) -> Iterator[list[Line]]:
+    """The lines of a run, prompt by prompt. prompts: those of the run, where it was packed without contexts."""
+    known = {prompt.id: prompt for prompt in prompts.prompts} if prompts is not None else {}
+    with Run(path) as run:
+        for name in run.prompts:
+            lines = list(run.answers(name).values())
+            for line in lines:
+                if name in known:
+                    line["prompt"] |= {"passages": known[name].passages, "query": known[name].query}
+            yield lines
+
+
+def _run_item(lines: Sequence[Mapping[str, Any]]) -> Item:
     prompt = lines[0]["prompt"]
+    name = str(prompt["id"])
     return Item(
         name,
         "\n\n".join(prompt["passages"]),
