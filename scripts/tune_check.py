@@ -62,7 +62,7 @@ def main() -> None:
     arguments.add_argument("--per-task", type=int, default=10)
     arguments.add_argument("--max-prompt-tokens", type=int, default=1000)
     arguments.add_argument("--max-new-tokens", type=int, default=160)
-    arguments.add_argument("--policy", default="avoid")
+    arguments.add_argument("--policy", default="retract")
     arguments.add_argument("--compare", type=int, default=10, help="prompts that are generated again")
     arguments.add_argument("--points", type=float, nargs=2, default=[0.7, 0.95])
     arguments.add_argument("--budget", type=float, default=1.2)
