@@ -191,7 +191,7 @@ def replace_failed(item):
 
 def test_table_and_profile(host):
     prompts = Prompts(tuple(PROMPTS[:2]), "mine.jsonl", "abc", {})
-    tuner = Tuner(host, {"units": False, "on_unsupported": "avoid"}, 12)
+    tuner = Tuner(host, {"units": False}, 12)
     said = []
     tuned = tune(tuner, prompts.prompts, [Point(0.5), Point(1.0), Point(1.0)], budget=50.0, say=said.append)
     assert [point.point.skip_threshold for point in tuned.points] == [1.0, 0.5]
@@ -200,7 +200,9 @@ def test_table_and_profile(host):
     assert text.count("\n| skip ") == 2 and "| plain |" in text
     tuned = replace(tuned, chosen=tuned.points[0], within_budget=True)  # the gate may fail so tiny a host
     profile = make_profile(tuner, tuned, prompts, 50.0)
-    assert profile.options == {"units": False, "on_unsupported": "avoid", "skip_threshold": 1.0}
+    policy = profile.options.pop("on_unsupported")
+    assert policy in ("avoid", "retract")  # the default, named
+    assert profile.options == {"units": False, "skip_threshold": 1.0}
     assert profile.data == {"source": "mine.jsonl", "sha256": "abc", "prompts": 2}
     assert profile.detector["versions"] == {"number": profile.detector["versions"]["number"]}
     with pytest.raises(ValueError, match="expected at least 1"):

@@ -153,6 +153,8 @@ class Tuner:
             "report": report,
         }
         ids, seconds = self._generate(prompt, options, report)
+        # a profile names the policy, also where it was the default
+        self.options.setdefault("on_unsupported", report.options["on_unsupported"])
         return Recording(point, ids, report, self.limits(point), seconds)
 
     def answers(self, prompt: Prompt, points: Sequence[Point]) -> dict[Point, Answer]:
