@@ -103,13 +103,16 @@ def generation_page(
 def _traced_step(step: Mapping[str, Any]) -> dict[str, Any] | None:
     if "candidates" not in step:
         return None
+    # a model detector was asked: then others than those it scored are left out, besides those a mask blocks
+    asked = any(candidate["unsupported"] is not None for candidate in step["candidates"])
+    unsaid = "blocked or not scored" if asked else "blocked"
     rows = []
     for candidate in step["candidates"]:
         chosen = candidate["token_id"] == step["token_id"]
         gone = candidate["after"] is None or candidate["after"] < candidate["score"]
         verdict = "chosen" if chosen else ""
         if gone and not chosen:
-            verdict = "blocked" if candidate["unsupported"] is None else "unsupported"
+            verdict = unsaid if candidate["unsupported"] is None else "unsupported"
         rows.append(
             [
                 candidate["text"],
