@@ -79,9 +79,9 @@ def _add_evaluate(commands: Any) -> None:
     arms.add_argument(
         "--arms",
         nargs="+",
-        default=["plain", "avoid"],
+        default=["plain", "retract"],
         metavar="ARM",
-        help="plain, avoid, substitute, retract, or NAME:option=value,... (default: plain avoid)",
+        help="plain, avoid, substitute, retract, or NAME:option=value,... (default: plain retract)",
     )
     arms.add_argument("--arms-file", type=Path, metavar="FILE", help="arms as JSON: {NAME: {option: value}}")
     command.add_argument("--max-new-tokens", type=int, default=160, metavar="N")
