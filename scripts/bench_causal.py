@@ -232,25 +232,25 @@ def main() -> int:
         document["growth_50_to_1000" if name == "float32" else "growth_50_to_1000_reduced"] = growth
         print(f"{name}: growth from 50 to 1,000 answer tokens {100 * growth:.1f} %")
     document = {**document, **provenance(given.data, [])}
-    if not given.quick:
-        so_far(document, given.out)
-        for detector, name in ((exact, "float32"), (reduced, given.reduced)):
-            table = {}
-            for count in (1, 5, 10, 20, 50):
-                table[f"candidates_{count}"] = Run(detector, texts, CONTEXT_AND_ANSWER, ANSWER).median(count)
-            table["beams_4"] = Beams(detector, texts, CONTEXT_AND_ANSWER, ANSWER).median()
+    so_far(document, given.out)
+    for detector, name in () if given.quick else ((exact, "float32"), (reduced, given.reduced)):
+        table: dict[str, float] = {}
+        document[f"steps_ms_{name}"] = table
+        for count in (1, 5, 10, 20, 50):
+            table[f"candidates_{count}"] = Run(detector, texts, CONTEXT_AND_ANSWER, ANSWER).median(count)
+        table["beams_4"] = Beams(detector, texts, CONTEXT_AND_ANSWER, ANSWER).median()
+        detector.drop_caches()
+        table["batch_8"] = Run(detector, texts, CONTEXT_AND_ANSWER, ANSWER, rows=8).median()
+        detector.drop_caches()
+        for size in (500, 1_000, 2_000, 4_000, 7_000):
+            if size > given.longest:
+                break
+            run = Run(detector, texts, size, 50)
+            table[f"context_{size}_first_step"] = 1e3 * run.step()
+            table[f"context_{size}"] = run.median(steps=5)
             detector.drop_caches()
-            table["batch_8"] = Run(detector, texts, CONTEXT_AND_ANSWER, ANSWER, rows=8).median()
-            detector.drop_caches()
-            for size in (500, 1_000, 2_000, 4_000, 7_000):
-                if size > given.longest:
-                    break
-                run = Run(detector, texts, size, 50)
-                table[f"context_{size}_first_step"] = 1e3 * run.step()
-                table[f"context_{size}"] = run.median(steps=5)
-                detector.drop_caches()
-            document[f"steps_ms_{name}"] = table
-            print(name, {key: round(value, 1) for key, value in table.items()})
+            so_far(document, given.out)
+        print(name, {key: round(value, 1) for key, value in table.items()})
     finish(document, given.out)
     return 0
 
