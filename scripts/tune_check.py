@@ -23,13 +23,16 @@ HOST = "smollm2-135m-instruct"
 SKIPS = (0.5, 0.7, 0.8, 0.9, 0.95, 0.99, 1.0)
 
 
-def compared(tuner: Tuner, prompts: Any, skips: list[float]) -> dict[str, Any]:
+def compared(tuner: Tuner, prompts: Any, skips: list[float], minutes: float) -> dict[str, Any]:
     """Answers with and without re-simulation at some points; the other points of the grid are in it, since
     they decide what is recorded."""
     real = Tuner(tuner.host, tuner.options, tuner.max_new_tokens, simulate=False)
     grid, points = [Point(skip) for skip in SKIPS], [Point(skip) for skip in skips]
     rows = []
+    began = time.monotonic()
     for prompt in prompts:
+        if time.monotonic() - began > 60 * minutes:
+            break
         found, generated = tuner.answers(prompt, grid), real.answers(prompt, points)
         for point in points:
             a, b = found[point], generated[point]
@@ -47,7 +50,7 @@ def compared(tuner: Tuner, prompts: Any, skips: list[float]) -> dict[str, Any]:
             print(rows[-1], file=sys.stderr, flush=True)
     simulated = [row for row in rows if row["simulated"]]
     return {
-        "prompts": len(prompts),
+        "prompts": len({row["prompt"] for row in rows}),
         "points": skips,
         "answers": len(rows),
         "simulated": len(simulated),
@@ -66,6 +69,10 @@ def main() -> None:
     arguments.add_argument("--compare", type=int, default=10, help="prompts that are generated again")
     arguments.add_argument("--points", type=float, nargs=2, default=[0.7, 0.95])
     arguments.add_argument("--budget", type=float, default=1.2)
+    arguments.add_argument(
+        "--minutes", type=float, default=20, help="begin no further prompt of the grid after"
+    )
+    arguments.add_argument("--compare-minutes", type=float, default=5, help="compare no further prompt after")
     options = arguments.parse_args()
     folder = asset_path(HOST)
     if folder is None:
@@ -88,7 +95,14 @@ def main() -> None:
         print(text, file=sys.stderr, flush=True)
 
     began = time.monotonic()
-    tuned = tune(tuner, prompts.prompts, [Point(skip) for skip in SKIPS], budget=options.budget, say=say)
+    tuned = tune(
+        tuner,
+        prompts.prompts,
+        [Point(skip) for skip in SKIPS],
+        budget=options.budget,
+        stop_after=60 * options.minutes,
+        say=say,
+    )
     minutes = (time.monotonic() - began) / 60
     text = table(tuned, options.budget)
     print(text)
@@ -103,7 +117,8 @@ def main() -> None:
         if tuned.chosen is not None:
             make_profile(tuner, tuned, prompts, options.budget).save(options.out.with_suffix(".profile.json"))
     step = max(1, len(prompts.prompts) // max(1, options.compare))
-    result["comparison"] = compared(tuner, prompts.prompts[::step][: options.compare], list(options.points))
+    again = prompts.prompts[::step][: options.compare]
+    result["comparison"] = compared(tuner, again, list(options.points), options.compare_minutes)
     if options.out is not None:
         options.out.with_suffix(".md").write_text(page(result, text), encoding="utf-8")
     finish(result, options.out)

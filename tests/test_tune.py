@@ -23,6 +23,7 @@ from lettuceprevent.evaluation.tune import (
     Answer,
     PointResult,
     Tuner,
+    document,
     make_profile,
     recommend,
     table,
@@ -205,6 +206,10 @@ def test_table_and_profile(host):
     assert profile.options == {"units": False, "skip_threshold": 1.0}
     assert profile.data == {"source": "mine.jsonl", "sha256": "abc", "prompts": 2}
     assert profile.detector["versions"] == {"number": profile.detector["versions"]["number"]}
+    cut = tune(tuner, prompts.prompts, [Point(1.0)], budget=50.0, stop_after=0.0, say=said.append)
+    assert len(cut.plain.answers) == len(cut.points[0].answers) == 1
+    assert said[-1] == "stopped after 1 of 2 prompts"
+    assert document(tuner, cut, prompts)["prompts"] == [PROMPTS[0].id]
     with pytest.raises(ValueError, match="expected at least 1"):
         tune(tuner, prompts.prompts, [Point(1.0)], budget=0.5)
     with pytest.raises(ValueError, match="expected prompts"):

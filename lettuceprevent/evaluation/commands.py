@@ -221,6 +221,7 @@ def _add_tune(commands: Any) -> None:
         metavar="X",
         help="at most X times the host's time (default: 1.2)",
     )
+    command.add_argument("--minutes", type=float, metavar="M", help="begin no further prompt after M minutes")
     command.add_argument("--encoder", metavar="ID", help="judge by this encoder instead of by numbers")
     command.add_argument("--no-simulation", action="store_true", help="generate at every setting")
     command.add_argument("--plot", action="store_true", help="also draw plot.png (needs the extra `plot`)")

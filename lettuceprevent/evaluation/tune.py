@@ -237,10 +237,12 @@ def tune(
     points: Sequence[Point],
     *,
     budget: float,
+    stop_after: float | None = None,
     say: Callable[[str], None] = lambda text: None,
 ) -> Tuned:
     """Every point on every prompt, and the one with least unsupported content of those that take at most
-    `budget` times the host's time (the quickest where none does)."""
+    `budget` times the host's time (the quickest where none does). stop_after: seconds after which no further
+    prompt is begun; the figures are then over the prompts that were."""
     if not prompts or not points:
         raise ValueError(f"expected prompts and grid points, got {len(prompts)} and {len(points)}")
     if budget < 1:
@@ -260,6 +262,9 @@ def tune(
             f"{at}/{len(prompts)} prompts, {tuner.generations} generations for {at * len(unique)} answers, "
             f"{spent / 60:.1f} min, {spent / at * (len(prompts) - at) / 60:.1f} min left"
         )
+        if stop_after is not None and spent > stop_after and at < len(prompts):
+            say(f"stopped after {at} of {len(prompts)} prompts")
+            break
     shapes = [answer.shape for answer in plain.answers]
     for result in results.values():
         result.failed = gate([answer.shape for answer in result.answers], shapes)
@@ -304,7 +309,7 @@ def make_profile(tuner: Tuner, tuned: Tuned, prompts: Prompts, budget: float) ->
         options=jsonable(options),
         host=describe_host(tuner.host.model, tuner.host.vocabulary),
         versions=versions(),
-        data={"source": prompts.source, "sha256": prompts.sha256, "prompts": len(prompts.prompts)},
+        data={"source": prompts.source, "sha256": prompts.sha256, "prompts": len(tuned.plain.answers)},
         decoding={"do_sample": False, "num_beams": 1, "max_new_tokens": tuner.max_new_tokens},
         measured={
             "time_ratio": chosen["time_ratio"],
@@ -421,6 +426,7 @@ def run_tune(options: argparse.Namespace) -> int:
         prompts.prompts,
         points,
         budget=options.budget,
+        stop_after=None if options.minutes is None else 60 * options.minutes,
         say=lambda text: print(text, file=sys.stderr, flush=True),
     )
     options.out.mkdir(parents=True, exist_ok=True)
@@ -442,12 +448,12 @@ def document(tuner: Tuner, tuned: Tuned, prompts: Prompts) -> dict[str, Any]:
     return {
         "seconds": round(tuned.seconds, 1),
         "generations": tuner.generations,
-        "answers": len(tuned.points) * len(prompts.prompts),
+        "answers": sum(len(result.answers) for result in tuned.points),
         "host": describe_host(tuner.host.model, tuner.host.vocabulary),
         "options": jsonable(tuner.options),
         "versions": versions(),
         "data": {"source": prompts.source, "sha256": prompts.sha256},
-        "prompts": [prompt.id for prompt in prompts.prompts],
+        "prompts": [prompt.id for prompt in prompts.prompts[: len(tuned.plain.answers)]],
         "plain": tuned.plain.to_dict(),
         "points": [result.to_dict() for result in tuned.points],
         "chosen": asdict(tuned.chosen.point) if tuned.chosen and tuned.chosen.point else None,
