@@ -26,11 +26,10 @@ from _common import finish, parser, provenance, tokenizer
 from lettuceprevent.detectors import ScoreRequest
 from lettuceprevent.grounding import Grounding
 
-WALKS = ("plain", "skips", "beams", "batch", "dropped", "mixed")
-RESCORED = ("plain", "mixed")
+ALIGNMENTS = ("host_chunks", "direct", "reference_chunks")
 MODES = (
-    *(("host_chunks", walk) for walk in WALKS),
-    *((alignment, walk) for alignment in ("direct", "reference_chunks") for walk in RESCORED),
+    *((alignment, walk) for walk in ("mixed", "plain") for alignment in ALIGNMENTS),
+    *(("host_chunks", walk) for walk in ("skips", "beams", "batch", "dropped")),
 )
 
 
@@ -106,7 +105,7 @@ def main() -> int:
     options = parser(__doc__)
     options.add_argument("--cases", type=int, default=200)
     options.add_argument("--checked", type=int, default=1)
-    options.add_argument("--sizes", default="tiny,full")
+    options.add_argument("--sizes", default="full,tiny")
     given = options.parse_args()
     results: dict[str, dict[str, Any]] = {}
     for size in given.sizes.split(","):
