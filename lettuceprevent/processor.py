@@ -113,8 +113,8 @@ class PreventionLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
         # True while a draft model generates: its steps are masked, but they are not the host's and do not
         # count.
         self.drafting = False
-        # (row, history length) pairs at which no literal may start.
-        self.closed: set[tuple[int, int]] = set()
+        # (row, history length) at which no literal may start -> a token that may not come either, or -1.
+        self.closed: dict[tuple[int, int], int] = {}
         # Asked where a first choice is masked inside a literal: (row, node, first choice) -> whether the row
         # will go back to where the literal began. None: nobody can go back, the literal is held.
         self.retract: Callable[[int, Node, int], bool] | None = None
@@ -310,10 +310,14 @@ class PreventionLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
                 going_back = self.retract is not None and self.retract(row, node, first)
                 plan.action = "retracted" if going_back else "forced"
             elif self.on_unsupported != "substitute" and contains(mask.starts, first):
-                plan.action = "avoided"
+                # After a token of blanks there is little to say but a number: better not to have written it.
+                stuck = self.retract is not None and self.leads(node)
+                going_back = stuck and self.retract is not None and self.retract(row, node, first)
+                plan.action = "retracted" if going_back else "avoided"
                 plan.no_starts = by
         if self.closed and (row, node.depth) in self.closed:
             plan.closed = True
+            plan.not_here = self.closed[row, node.depth]
             plan.sound = False
         if self.on_error == "block" and any(state is _LOST for state in node.states):
             plan.lost = True
@@ -366,6 +370,8 @@ class PreventionLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
         if starts and plan.closed:
             for item in plan.prepared:
                 lower_(row, self._masks.open_starts(item), math.inf)
+            if plan.not_here >= 0:
+                row[plan.not_here] = -math.inf
         elif starts and plan.no_starts >= 0:
             lower_(row, self._masks.open_starts(plan.prepared[plan.no_starts]), self.penalty)
         if plan.lost:
@@ -489,11 +495,22 @@ class PreventionLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
     # -- places, for policies that go back --------------------------------------------------------
 
     def place_of(self, node: Node) -> int | None:
-        """How many ids of the history come before the literal that is open at `node`; None where it began in
-        the prompt."""
+        """How many ids of the history come before the literal that is open at `node`, or would start there,
+        and before a token of blanks that leads to it; None where it began in the prompt."""
         while node.parent is not None and self.is_open(node):
             node = node.parent
-        return None if self.is_open(node) else node.depth
+        if self.is_open(node):
+            return None
+        return node.depth - self.leads(node)
+
+    def leads(self, node: Node) -> bool:
+        """Whether the last token is blanks and nothing else, as some tokenizers write before digits."""
+        return node.parent is not None and self.is_blank(node.token)
+
+    def is_blank(self, token: int) -> bool:
+        """Whether a token is blanks and nothing else."""
+        text = self.vocabulary[token]
+        return bool(text) and not text.strip(b" ")
 
     def node_of(self, row: int, history: Sequence[int]) -> Node:
         """The node of the first or next ids of a row of the last call."""

@@ -1,9 +1,10 @@
 """`on_unsupported="retract"`: go back to where a literal began when the host did not mean any supported one.
 
 A mask alone holds a host that has written "202" and means "2023" to "2021". Here the row goes back to the
-place where the literal began, no literal may start there, and generation goes on. transformers does the
-decoding all along: a stopping criterion pauses generate(), the keys and values are cut back, and generate()
-is called again with them.
+place where the literal began, or before a token of blanks that led to it; neither may come there, and
+generation goes on. A number that may not even begin after such a blank takes the blank back as well: after it
+a host has little else to say. transformers does the decoding all along: a stopping criterion pauses
+generate(), the keys and values are cut back, and generate() is called again with them.
 
     keep        the ids a row keeps; the last token of a paused call is dropped where the row goes back
     cache       cropped where every row stays in its columns, else moved row by row (left padding grows); kinds
@@ -251,8 +252,10 @@ class Retractor(StoppingCriteria):  # type: ignore[misc]
             del steps[place:]
         row.places[place] += 1
         processor = self._processor
-        processor.closed = {(r, depth) for r, depth in processor.closed if r != index or depth < place}
-        processor.closed |= {(index, place + ahead) for ahead in range(row.reach(place))}
+        closed = {at: token for at, token in processor.closed.items() if at[0] != index or at[1] < place}
+        blank = next((token for token in taken_back[:1] if processor.is_blank(token)), -1)
+        closed.update({(index, place + ahead): blank for ahead in range(row.reach(place))})
+        processor.closed = closed
         processor.report.counters["retractions"] += 1
         report, vocabulary = processor.report, processor.vocabulary
         found = processor.explain(node, first)
@@ -432,7 +435,7 @@ class _HeldStreamer:
             return  # this token is not kept
         self._node = self._processor.peek(self._node, int(value.reshape(-1)[0]))
         self._held.append(value)
-        if not self._processor.is_open(self._node):
+        if not self._processor.is_open(self._node) and not self._processor.leads(self._node):
             self._flush()
 
     def resume(self, node: Node) -> None:

@@ -313,7 +313,7 @@ def test_forced_inside_a_literal(vocabulary):
 def test_closed_place(vocabulary):
     processor = make(vocabulary, prompt_length=1)
     letter, two = some_id(vocabulary, "a"), some_id(vocabulary, "2")
-    processor.closed.add((0, 1))
+    processor.closed[0, 1] = -1
     assert processor(torch.tensor([[40, letter]]), first_choice(vocabulary, "a"))[0, two] == -math.inf
     assert processor(torch.tensor([[40, letter, letter]]), first_choice(vocabulary, "a"))[0, two] == 0
 

@@ -552,3 +552,32 @@ def test_command_line(tmp_path, capsys):
     assert report["options"]["on_unsupported"] == "retract"
     assert not report["counters"].get("retract_unavailable")
     capsys.readouterr()
+
+
+@pytest.mark.parametrize(
+    ("script", "kept", "taken_back"),
+    [("It rose by 99 percent", "It rose by", " "), ("It was in 2023 again", "It was in", " 202")],
+)
+def test_a_blank_token_before_digits_is_taken_back_with_them(script, kept, taken_back):
+    """Kept, it would leave the host nothing to say but a number, a line break or a bullet."""
+    assert tokenizer().tokenize(" 99 2023")[:2] == ["Ġ", "9"]
+    run = Run(llama(), logits_processor=[Insist(script)])
+    run.assert_sound()
+    first = run.report.retractions[0]
+    assert (first.taken_back, first.history_length) == (taken_back, len(tokenizer().encode(kept)))
+    assert run.texts[0].startswith(kept) and not run.texts[0].startswith(kept + " ")
+
+
+def test_a_blank_that_may_be_taken_back_is_not_shown():
+    class Collect(TextIteratorStreamer):
+        def __init__(self):
+            super().__init__(tokenizer(), skip_prompt=True)
+            self.ids = []
+
+        def put(self, value):
+            self.ids.append(value.reshape(-1).tolist())
+
+    streamer = Collect()
+    run = Run(llama(), logits_processor=[Insist("It rose by 99 percent")], streamer=streamer)
+    assert run.retractions
+    assert sum(streamer.ids[1:], []) == run.ids[0]
