@@ -154,7 +154,8 @@ class Retractor(StoppingCriteria):  # type: ignore[misc]
             return False  # what this row is asked for now is padding
         place = self._processor.place_of(node)
         if place is None or not state.allows(place):
-            self._processor.report.counters["retractions_refused"] += 1
+            # Refused before it has begun, a number is avoided, as anywhere else: nothing is held.
+            self._processor.report.counters["retractions_refused"] += self._processor.is_open(node)
             return False
         state.wanted = (place, node, first)
         self._paused = True

@@ -580,4 +580,4 @@ def test_a_blank_that_may_be_taken_back_is_not_shown():
     streamer = Collect()
     run = Run(llama(), logits_processor=[Insist("It rose by 99 percent")], streamer=streamer)
     assert run.retractions
-    assert sum(streamer.ids[1:], []) == run.ids[0]
+    assert [token for ids in streamer.ids[1:] for token in ids] == run.ids[0]
