@@ -114,12 +114,14 @@ class Unset(str):
 
 
 def describe_host(model: Any, vocabulary: Any) -> dict[str, Any]:
-    """How a profile names a host: id, shape (type, width x layers, vocabulary), and the vocabulary's hash."""
+    """How a profile names a host: id (of a folder its name, not where it lies), shape (type, width x layers,
+    vocabulary), and the vocabulary's hash."""
     config = model.config
+    name = str(getattr(config, "_name_or_path", "") or "")
     parts = [getattr(config, name, None) for name in ("hidden_size", "num_hidden_layers", "vocab_size")]
     width, layers, size = parts
     return {
-        "id": str(getattr(config, "_name_or_path", "") or ""),
+        "id": Path(name).name if name and Path(name).is_dir() else name,
         "shape": f"{getattr(config, 'model_type', '')} {width}x{layers}, {size}",
         "vocabulary": str(vocabulary.fingerprint)[:16],
     }

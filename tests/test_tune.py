@@ -229,6 +229,7 @@ def test_command(tmp_path, capsys, host):
     assert "| plain |" in captured.out and "2/2 prompts" in captured.err
     grid = json.loads((folder / "grid.json").read_text())
     assert len(grid["points"]) == 2 and grid["answers"] == 4
+    assert grid["host"]["id"] == "host"  # not the folder it lies in
     assert (status == 0) == (folder / "profile.json").exists() == (grid["chosen"] is not None)
     if status == 0:
         assert Profile.load(folder / "profile.json").options["on_unsupported"] == "substitute"
