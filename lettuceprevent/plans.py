@@ -17,12 +17,13 @@ class Plan:
     first: the host's first choice. prepared: the masks, one per literal detector. by: which of them blocks
     the first choice, -1 for none. action: as in `Intervention`. no_starts: the detector all of whose literal
     starts are blocked as well, -1 for none. closed: no literal at all may start here, nor may the token
-    `not_here` come (-1 for none). lost: a detector failed and the row must fail closed. sound: the first choice
-    is a way out.
+    `not_here` come (-1 for none). shut: the row is a beam that is closed off. lost: a detector failed and the
+    row must fail closed. sound: the first choice is a way out.
     """
 
     __slots__ = (
-        "action", "by", "closed", "first", "lost", "no_starts", "node", "not_here", "prepared", "row", "sound",
+        "action", "by", "closed", "first", "lost", "no_starts", "node", "not_here", "prepared", "row", "shut",
+        "sound",
     )  # fmt: skip
 
     def __init__(self, row: int, node: Node, first: int, prepared: list[Prepared], by: int) -> None:
@@ -35,6 +36,7 @@ class Plan:
         self.no_starts = -1
         self.closed = False
         self.not_here = -1
+        self.shut = False
         self.lost = False
         self.sound = False
 

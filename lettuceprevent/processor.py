@@ -44,6 +44,9 @@ ON_ERROR = ("raise", "allow", "block")
 _LOST = object()  # the state of a literal detector that failed, until the generation ends
 _FREE = TokenMask(blocked=np.empty(0, dtype=np.int64), starts=np.empty(0, dtype=np.int64))
 _NO_ENDS: frozenset[int] = frozenset()
+# What a beam that is closed off loses, in nats: no other beam is so much worse, and e to the minus this is not 0 in
+# float32. Minus infinity would have beam search fill up with forbidden tokens where it is short of others.
+SHUT = 64.0
 
 
 class PreventionLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
@@ -60,7 +63,7 @@ class PreventionLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
         which one is unsupported, and what becomes of the rest ("drop" or "keep").
     penalty: subtracted whatever its sign; infinite (the default) forbids.
     on_unsupported: "avoid" | "substitute" | "retract". A processor alone cannot go back: without generation.py
-        the last is "avoid", and so it is in beam search.
+        the last is "avoid"; with `num_beams` it closes off the beams that "avoid" would hold.
     on_error: "raise" | "allow" | "block". evidence: "offsets" | "text" | "none".
     synchronize: wait for the device at each time stamp, for exact stage times.
     """
@@ -212,6 +215,8 @@ class PreventionLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
             plan = self._plan(row, node, firsts[row], tops[row], chances[row] if chances else 0.0)
             if plan is not None:
                 plans.append(plan)
+        if self.num_beams > 1 and self.on_unsupported == "retract" and not self.drafting:
+            self._shut_beams(nodes, plans)
         masked = self._now()
         out = self._apply(scores, plans)
         applied = self._now()
@@ -324,6 +329,27 @@ class PreventionLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
             plan.sound = False
         return plan
 
+    def _shut_beams(self, nodes: list[Node], plans: list[Plan]) -> None:
+        """Close off the beams that want out of a literal, so that those which say something else win.
+
+        Where that would be every beam of an answer that is still open, they are held instead, and counted.
+        """
+        if len(nodes) % self.num_beams:
+            return
+        diverging = {plan.row: plan for plan in plans if plan.action == "forced" and not plan.node.closed}
+        for first in range(0, len(nodes), self.num_beams):
+            beams = range(first, first + self.num_beams)
+            found = [diverging[row] for row in beams if row in diverging]
+            others = any(
+                row not in diverging and not nodes[row].closed and not nodes[row].finished for row in beams
+            )
+            if not others:
+                self.report.counters["beams_held"] += len(found)
+                continue
+            for plan in found:
+                plan.action, plan.shut, plan.node.closed = "closed", True, True
+            self.report.counters["beams_closed"] += len(found)
+
     def _prepare(self, node: Node, at: int) -> Prepared:
         """The mask of literal detector `at` at `node`, with the end tokens that may not come."""
         state = node.states[at]
@@ -361,6 +387,8 @@ class PreventionLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
             row = after[plan.row]
             self._penalise_(row, plan, starts=True)
             self._settle(before[plan.row], row, plan)
+            if plan.shut:
+                row -= SHUT
         return out
 
     def _penalise_(self, row: Row, plan: Plan, starts: bool) -> None:

@@ -33,7 +33,7 @@ class Intervention:
     history_length: ids the row had generated. first_choice: whether the candidate was the host's argmax.
     action: "blocked" (masked, the next best stands), "avoided" (every start of a literal was masked as well),
     "forced" (inside a literal, or with every scored candidate flagged: the host was held to something else),
-    "retracted" (the row went back to where the literal began).
+    "retracted" (the row went back to where the literal began), "closed" (a beam inside a literal was closed off).
     span: offsets of the nearest supported form, in characters of `Grounding.text`; evidence: that text, only
     where the caller asked for it. returned: whether it lies on a returned sequence; None until that is known.
     """
@@ -260,6 +260,7 @@ class PreventionReport:
 
 _WARNINGS = {
     "retractions_refused": "literals were held to a supported form: too many retractions, or one from the prompt",
+    "beams_held": "beams were held to a supported form: every beam of an answer wanted out of a literal",
     "retract_unavailable": "generations could not go back (drafts, encoder-decoder, inputs_embeds); they held literals",
     "unfinished": "returned sequences were cut inside a literal",
     "skipped_blocked": "skipped steps let through a token that a check would have blocked",

@@ -25,10 +25,22 @@ class Node:
 
     group: which grounding it is held to. finished: the history contains an end token. fate: why the step at
     this node may let a blocked token through ("" where it may not). clear: a token known not to be blocked
-    here. counted: whether the step to this node went into the report.
+    here. counted: whether the step to this node went into the report. closed: a beam that was closed off
+    here or before; what other beams did decides that, not the ids alone.
     """
 
-    __slots__ = ("clear", "counted", "depth", "fate", "finished", "group", "parent", "states", "token")
+    __slots__ = (
+        "clear",
+        "closed",
+        "counted",
+        "depth",
+        "fate",
+        "finished",
+        "group",
+        "parent",
+        "states",
+        "token",
+    )
 
     def __init__(self, parent: Node | None, token: int, states: tuple[Any, ...], group: int) -> None:
         self.parent = parent
@@ -40,6 +52,7 @@ class Node:
         self.fate = ""
         self.clear = -1
         self.counted = True
+        self.closed: bool = parent is not None and parent.closed
 
     def ancestor(self, depth: int) -> Node:
         """The node of the first `depth` ids of this history."""

@@ -9,7 +9,7 @@ from fakes import DigitDetector, ScriptedDetector, digit_runs, make_llama, make_
 from transformers import LogitsProcessorList
 
 from lettuceprevent.grounding import Grounding
-from lettuceprevent.processor import PreventionLogitsProcessor
+from lettuceprevent.processor import SHUT, PreventionLogitsProcessor
 from lettuceprevent.rows import prompt_tail
 from lettuceprevent.vocabulary import Vocabulary
 

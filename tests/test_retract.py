@@ -6,6 +6,7 @@ from __future__ import annotations
 import functools
 import json
 import re
+import unicodedata
 from pathlib import Path
 
 import pytest
@@ -372,17 +373,25 @@ def test_streamed_text():
 
 
 def test_tokens_of_an_open_literal_are_held():
-    recorder = Recorder()
-    sizes = []
+    recorder, shown = Recorder(), {}
 
     class Watch:
+        """Notes, before each token, what is written and how much of it has been shown."""
+
         def __call__(self, input_ids, scores):
-            sizes.append((tokenizer().decode(input_ids[0, -1:]), sum(map(len, recorder.shown[1:]))))
+            written = tokenizer().decode(input_ids[0, self.base :], skip_special_tokens=True)
+            seen = [token for ids in recorder.shown[1:] for token in ids]
+            shown[written] = tokenizer().decode(seen, skip_special_tokens=True)
             return scores
 
-    Run(llama(), logits_processor=[Insist("it was 2400 million dollars")], streamer=recorder)
+    text = "it was 2400 million then, I think"
+    Watch.base = tokenizer()(PROMPTS[:1], return_tensors="pt")["input_ids"].shape[1]
+    Run(llama(), logits_processor=[Insist(text), Watch()], streamer=recorder)
+    assert shown["it was 24"] == shown["it was 2400"] == "it was"
+    assert shown["it was 2400 million"] == "it was"
+    assert shown[text] == text
     whole = [token for ids in recorder.shown[1:] for token in ids]
-    assert tokenizer().decode(whole, skip_special_tokens=True) == "it was 2400 million dollars"
+    assert tokenizer().decode(whole, skip_special_tokens=True) == text
 
 
 @pytest.mark.parametrize(
@@ -411,10 +420,13 @@ def test_rows_retract_independently():
 
 
 def test_a_literal_that_began_in_the_prompt_is_held():
-    run = Run(llama(), [CONTEXT + " In 20"], digits=9.0, eos=-30.0)
+    """There is nothing to go back to: it is held, and each time counted."""
+    run = Run(llama(), [CONTEXT + " In 20"], logits_processor=[Insist("23 it fell")])
+    assert not run.report.retractions
+    assert run.report.counters["retractions_refused"] == run.report.counters["forced"] >= 1
     assert run.report.counters["returned_dead"] == 0
-    # what began in the prompt is not judged, but a retraction may never reach into it
-    assert all(item.history_length >= 0 for item in run.report.retractions)
+    digits = [unicodedata.decimal(char) for char in run.texts[0][:2]]  # of whatever script
+    assert digits in ([2, 1], [2, 2])
 
 
 def test_a_prompt_of_one_token():
@@ -434,11 +446,30 @@ def test_bounds_are_kept(monkeypatch):
     assert refused
 
 
-def test_beams_end_up_supported():
+@pytest.mark.parametrize("sampled", [False, True], ids=["greedy", "sampled"])
+def test_beams_are_closed_off_and_end_up_supported(sampled):
+    closed = 0
     for seed in range(4):
-        run = Run(llama(seed), digits=6.0, num_beams=4).assert_sound()
-        assert not run.retractions
-        assert not run.report.counters["retract_unavailable"]
+        options = {"digits": 6.0, "num_beams": 4, "do_sample": sampled, "seed": seed}
+        for prompts in (PROMPTS[:1], PROMPTS[:2]):
+            run = Run(llama(seed), prompts, num_return_sequences=2, **options).assert_sound()
+            assert not run.retractions
+            assert not run.report.counters["retract_unavailable"]
+            closed += run.report.counters["beams_closed"]
+            returned = [item.action for item in run.report.interventions if item.returned]
+            assert returned.count("forced") <= run.report.counters["beams_held"]
+    assert closed > 4
+
+
+def test_beams_that_say_something_else_win():
+    """Those that hold a number are on fewer returned answers than with "avoid"."""
+    held = dict.fromkeys(("avoid", "retract"), 0)
+    for seed in range(6):
+        for policy in held:
+            run = Run(llama(seed), policy=policy, digits=4.0, num_beams=4)
+            actions = [item.action for item in run.report.interventions if item.returned]
+            held[policy] += actions.count("forced") + actions.count("closed")
+    assert held["retract"] < held["avoid"]
 
 
 @pytest.mark.parametrize("kind", ["assisted", "prompt lookup", "embeddings", "streamed batch", "attentions"])
