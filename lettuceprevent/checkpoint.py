@@ -229,10 +229,14 @@ def _check_keys(expected: dict[str, Tensor], got: dict[str, Tensor], source: str
 
 
 def _tokenizer(folder: Path, config: Any, source: str) -> tuple[Any, int, int]:
-    from transformers import AutoTokenizer
+    from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
     try:
-        tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+        try:
+            tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+        except ValueError:
+            # Transformers 4 does not know the class that 5 writes down for plain fast tokenizers.
+            tokenizer = PreTrainedTokenizerFast.from_pretrained(folder)
     except (OSError, ValueError) as error:
         raise CheckpointError(f"{source}: expected a tokenizer beside the weights; {error}") from error
     if not getattr(tokenizer, "is_fast", False):

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import transformers
 from _common import ROOT, finish  # puts the package on the path
 from make_causal_checkpoint import load_tokenizer, small_tokenizer, write_checkpoint
 
@@ -26,8 +27,12 @@ __all__ = ["ROOT", "Full", "Texts", "checkpoint_folder", "detector_of", "median_
 
 
 def checkpoint_folder(size: str, seed: int = 0, kind: str = "modernbert-decoder") -> Path:
-    """A random checkpoint in the cache, made when first asked for. `tiny` has a small byte-level tokenizer."""
-    folder = cache_dir() / "random-detectors" / f"{kind}-{size}-{seed}"
+    """A random checkpoint in the cache, made when first asked for. `tiny` has a small byte-level tokenizer.
+
+    Each major release of transformers writes its own: 4's models do not read the rotation bases that 5 writes.
+    """
+    release = "" if int(transformers.__version__.split(".")[0]) > 4 else "-transformers4"
+    folder = cache_dir() / "random-detectors" / f"{kind}-{size}-{seed}{release}"
     if not (folder / "config.json").is_file():
         tokenizer = load_tokenizer(None) if size == "full" else small_tokenizer()
         write_checkpoint(folder, size=size, kind=kind, tokenizer=tokenizer, seed=seed)

@@ -111,6 +111,14 @@ def test_wrong_files(folder: Path, tmp_path: Path) -> None:
         load_checkpoint(folder)
 
 
+def test_tokenizer_class_of_another_release(folder: Path) -> None:
+    known = load_checkpoint(folder).tokenizer("Revenue rose by 12.5 percent.")["input_ids"]
+    file = folder / "tokenizer_config.json"
+    config = json.loads(file.read_text("utf-8"))
+    file.write_text(json.dumps({**config, "tokenizer_class": "TokenizersOfTomorrow"}), encoding="utf-8")
+    assert load_checkpoint(folder).tokenizer("Revenue rose by 12.5 percent.")["input_ids"] == known
+
+
 def test_tokenizer_that_does_not_fit(folder: Path) -> None:
     tokenizer = maker().small_tokenizer()
     tokenizer.add_tokens(["one", "too", "many"])
