@@ -310,6 +310,48 @@ def test_forced_inside_a_literal(vocabulary):
     assert processor.place_of(processor.node_of(0, [])) == 0
 
 
+def test_beams_that_diverge_are_closed_off_unless_all_do(vocabulary):
+    letter, two = some_id(vocabulary, "a"), some_id(vocabulary, "2")
+    nine = some_id(vocabulary, "9")
+    scores = torch.log_softmax(torch.randn(4, len(vocabulary)), dim=-1)
+    scores[:, nine] = 0.0
+    ids = torch.tensor([[40, two], [40, letter], [40, two], [40, two]])
+
+    def masked(policy, ids, scores):
+        processor = make(vocabulary, on_unsupported=policy, num_beams=2, prompt_length=1)
+        return processor, processor(ids, scores)
+
+    scores[1, letter] = 1.0  # the second beam of the first answer says something else
+    processor, out = masked("retract", ids, scores)
+    held = masked("avoid", ids, scores)[1]
+    finite = torch.isfinite(held[0])
+    torch.testing.assert_close(out[0][finite], held[0][finite] - SHUT)
+    assert torch.equal(torch.isfinite(out[0]), finite)
+    assert torch.equal(out[1:], held[1:])  # the beams of the second answer all diverge: they are held
+    assert processor.report.counters["beams_closed"] == 1
+    assert processor.report.counters["beams_held"] == processor.report.counters["forced"] == 2
+    assert [item.action for item in processor.report.interventions] == ["closed", "forced", "forced"]
+
+
+def test_a_closed_beam_is_no_way_out_for_the_others(vocabulary):
+    """Once all other beams diverge as well, none of them is closed because of one that was closed before."""
+    letter, two, four = (some_id(vocabulary, text) for text in "a24")
+    nine = some_id(vocabulary, "9")
+    processor = make(vocabulary, on_unsupported="retract", num_beams=2, prompt_length=1)
+    scores = torch.zeros(2, len(vocabulary))
+    scores[0, nine] = scores[1, letter] = 9.0
+    processor(torch.tensor([[40, two], [40, letter]]), scores)
+    scores = torch.zeros(2, len(vocabulary))
+    scores[0, four] = 9.0
+    processor(torch.tensor([[40, letter, two], [40, two, four]]), scores)
+    scores = torch.zeros(2, len(vocabulary))
+    scores[0, nine] = 9.0
+    out = processor(torch.tensor([[40, letter, two, four], [40, two, four, letter]]), scores)
+    assert processor.report.counters["beams_closed"] == 1
+    assert processor.report.counters["beams_held"] == 1
+    assert out.max() == 0
+
+
 def test_closed_place(vocabulary):
     processor = make(vocabulary, prompt_length=1)
     letter, two = some_id(vocabulary, "a"), some_id(vocabulary, "2")
