@@ -175,6 +175,7 @@ def _retracting(
         plain,
         model,
         arguments,
+        settings.get,
         limit=settings.most_new_tokens,
         pad=pad,
         user_stops=stops,
@@ -255,6 +256,7 @@ class _Settings:
         """Whether generate() can be paused and taken up again with these arguments."""
         return can_retract(
             self._arguments,
+            self.get,
             num_beams=self.num_beams,
             drafts=self.drafts,
             encoder_decoder=self._encoder_decoder,

@@ -80,16 +80,23 @@ class _Row:
         return 1 if near <= 1 else min(_REACH * (near - 1), 2 * NEAR)
 
 
-def can_retract(arguments: dict[str, Any], *, num_beams: int, drafts: bool, encoder_decoder: bool) -> bool:
-    """Whether generate() with these arguments can be paused and taken up again."""
+def can_retract(
+    arguments: dict[str, Any],
+    setting: Callable[[str], Any],
+    *,
+    num_beams: int,
+    drafts: bool,
+    encoder_decoder: bool,
+) -> bool:
+    """Whether generate() with these arguments can be paused and taken up again. `setting`: what holds under a name."""
     if num_beams > 1 or drafts or encoder_decoder:
         return False
-    if any(_setting(arguments, name) for name in _ONCE if not _is_tensor(arguments.get(name))):
+    if any(setting(name) for name in _ONCE if not _is_tensor(arguments.get(name))):
         return False
     if any(_is_tensor(value) for name, value in arguments.items() if name not in _IDS):
         return False  # pictures, positions, embeddings: one entry per position of the prompt
     ids = next((arguments[name] for name in _IDS[:2] if _is_tensor(arguments.get(name))), None)
-    rows = (1 if ids is None else ids.shape[0]) * (_setting(arguments, "num_return_sequences") or 1)
+    rows = (1 if ids is None else ids.shape[0]) * (setting("num_return_sequences") or 1)
     return rows == 1 or arguments.get("streamer") is None
 
 
@@ -97,14 +104,9 @@ def _is_tensor(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and value.ndim > 1
 
 
-def _setting(arguments: dict[str, Any], name: str) -> Any:
-    """An argument, else what the given generation_config says."""
-    value = arguments.get(name)
-    return getattr(arguments.get("generation_config"), name, None) if value is None else value
-
-
 class Retractor(StoppingCriteria):  # type: ignore[misc]
-    """One generate() with retractions. limit: the most new ids a row may have. pad: fills finished rows."""
+    """One generate() with retractions. setting: what generate() goes by under a name, wherever it was said.
+    limit: the most new ids a row may have. pad: fills finished rows."""
 
     def __init__(
         self,
@@ -112,6 +114,7 @@ class Retractor(StoppingCriteria):  # type: ignore[misc]
         plain: Callable[..., Any],
         model: Any,
         arguments: dict[str, Any],
+        setting: Callable[[str], Any],
         *,
         limit: int,
         pad: int | None,
@@ -121,6 +124,7 @@ class Retractor(StoppingCriteria):  # type: ignore[misc]
         self._processor = processor
         self._plain = plain
         self._model = model
+        self._setting = setting
         self._limit = limit
         self._pad = pad
         self._as_dict = as_dict
@@ -308,7 +312,7 @@ class Retractor(StoppingCriteria):  # type: ignore[misc]
         least = self._least(prompt.shape[1])
         if least:  # transformers counts from where a call begins, and all rows alike
             for name in ("min_new_tokens", "min_length"):
-                if _setting(self._arguments, name) or name == "min_length":
+                if self._setting(name) or name == "min_length":
                     arguments[name] = 0
             still = _AtLeast([least - len(row.kept) for row in rows], width, self._processor.eos)
             arguments["logits_processor"] = LogitsProcessorList([still, *arguments["logits_processor"]])
@@ -320,11 +324,8 @@ class Retractor(StoppingCriteria):  # type: ignore[misc]
 
     def _least(self, prompt_width: int) -> int:
         """How many new ids a row must have before it may end."""
-        found = [_setting(self._arguments, name) for name in ("min_new_tokens", "min_length")]
-        for at, name in enumerate(("min_new_tokens", "min_length")):
-            if found[at] is None:
-                found[at] = getattr(getattr(self._model, "generation_config", None), name, None)
-        return max(0, int(found[0] or 0), int(found[1] or 0) - prompt_width)
+        new, whole = self._setting("min_new_tokens"), self._setting("min_length")
+        return max(0, int(new or 0), int(whole or 0) - prompt_width)
 
     def _prompt_mask(self, prompt: torch.Tensor) -> torch.Tensor:
         mask: torch.Tensor | None = self._arguments.get("attention_mask")

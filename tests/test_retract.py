@@ -259,11 +259,14 @@ def test_no_pad_token_of_its_own():
         assert max(map(len, got.new)) <= 28
 
 
-@pytest.mark.parametrize("where", ["argument", "configuration"])
-def test_min_new_tokens(where):
+@pytest.mark.parametrize("where", ["argument", "configuration", "model"])
+def test_min_new_tokens(where, monkeypatch):
     ended = 0
     for seed in range(5):
-        if where == "argument":
+        if where == "model":
+            monkeypatch.setattr(llama(seed).generation_config, "min_new_tokens", 11)
+            options = {}
+        elif where == "argument":
             options = {"min_new_tokens": 11}
         else:
             config = GenerationConfig(
@@ -274,6 +277,8 @@ def test_min_new_tokens(where):
         assert all(len(ids) >= 12 for ids in run.ids if ids[-1] == EOS)
         assert all(EOS not in ids[:11] for ids in run.new)
         ended += sum(len(ids) < 28 for ids in run.ids)
+        said = Run(llama(seed), PROMPTS, digits=7.0, eos=14.0, min_new_tokens=11)
+        assert run.new == said.new  # wherever it was said
     assert ended
 
 
