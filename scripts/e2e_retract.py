@@ -17,7 +17,8 @@ What a governed answer differs in comes from the policy alone: prompt, batch, se
                    no arm: ratios are of decoding alone, and of a whole batch, in which one row's way back makes all wait.
                    `steps_ratio_of_one_row`: tokens written, those taken back (`lost`) included, to tokens kept
 
-Lines are written as answers come, so that a run that is stopped (--minutes) can be summarised.
+Lines are written as answers come, so that a run that is stopped (--minutes) can be summarised, and goes on with the
+first batch that is not whole when it is started again with the same --lines.
 """
 
 from __future__ import annotations
@@ -383,25 +384,50 @@ def main() -> None:
     finish(document, options.out)
 
 
+def answered(path: Path, settings: dict[str, Any], arms: int) -> dict[int, list[dict[str, Any]]]:
+    """The lines of an earlier run with the same settings, of batches that all of `arms` arms and modes answered."""
+    if not path.exists():
+        return {}
+    found: dict[int, list[dict[str, Any]]] = defaultdict(list)
+    for text in path.read_text(encoding="utf-8").splitlines():
+        line = json.loads(text)
+        if line.get("settings") != settings:
+            raise SystemExit(f"{path}: expected lines of a run with {settings}, got {line.get('settings')}")
+        found[line["number"]].append(line)
+    return {number: lines for number, lines in found.items() if len(lines) == arms * lines[0]["batch_rows"]}
+
+
 def run(options: Any) -> None:
-    """Answer batch after batch until the prompts or the minutes are over."""
+    """Answer batch after batch until the prompts or the minutes are over; what is whole is not answered again."""
+    modes = options.modes.split(",")
+    settings = {key: getattr(options, key) for key in ("batch", "tokens", "longest")}
+    whole = answered(options.lines, settings, len(modes) * len(ARMS))
     host = Host()
     data = chosen(options.data, host, options.prompts, options.longest)
     began = time.monotonic()
     with options.lines.open("w", encoding="utf-8") as file:
+        file.writelines(
+            json.dumps(line, ensure_ascii=False) + "\n" for lines in whole.values() for line in lines
+        )
+        file.flush()
+        warm = False
         for number, first in enumerate(range(0, len(data), options.batch)):
             if time.monotonic() - began > 60 * options.minutes:
                 print(f"time is over after {first} of {len(data)} prompts")
                 break
             batch = data[first : first + options.batch]
+            if number in whole and len(whole[number]) == len(batch) * len(modes) * len(ARMS):
+                continue
             inputs = host.prompts(batch)
             cache = host.prefill(inputs)
-            if not number:
+            if not warm:
+                warm = True
                 host.answer(batch, inputs, cache, "greedy", "plain", 1, 0)  # what only a first run pays
-            for mode in options.modes.split(","):
+            for mode in modes:
                 order = [ARMS[(at + number) % len(ARMS)] for at in range(len(ARMS))]
                 for arm in order:
                     for line in host.answer(batch, inputs, cache, mode, arm, options.tokens, number):
+                        line.update(number=number, settings=settings)
                         file.write(json.dumps(line, ensure_ascii=False) + "\n")
                         show(line)
                     file.flush()

@@ -61,6 +61,9 @@ class Script:
             ends = [stop for begin, stop in literals if begin < end and stop > start]
             after = next((n for n in range(at, len(found)) if ends and found[n][0] >= max(ends)), None)
             self.resume.append(len(found) if ends and after is None else (after or at))
+        for at in range(len(found) - 2, -1, -1):  # a blank that is a token of its own goes with its number
+            if not text[found[at][0] : found[at][1]].strip(" ") and self.resume[at + 1] > at + 1:
+                self.resume[at] = self.resume[at + 1]
 
     def wishes(self, history: list[int]) -> tuple[int, int]:
         """First and second choice."""
