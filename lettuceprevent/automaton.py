@@ -172,6 +172,20 @@ class NumberDetector:
         """Whether a digit-form literal is open that is not supported as it stands."""
         return bool(state.literal) and not state.dead and not self.finish(state)
 
+    def stands(self, state: State, token_id: int) -> bool:
+        """Whether a supported literal is open that stands without the digits that `token_id` begins after a
+        blank: they may be its year ("March 5," + " 2022"), or a number of their own."""
+        lex, core = state.lex, state.core
+        if lex is None or state.dead:
+            return False
+        if lex.accepts and self._supported(state):
+            rest = ""
+        elif core.ended and core.ok:
+            rest = core.rest
+        else:
+            return False
+        return not has_digit(rest) and _APART.match(rest + self.tokens.text(token_id)) is not None
+
     def explain(self, state: State, token_id: int) -> Evidence:
         """What the token would have written, and the literal of the grounding nearest to it (longest common
         beginning, then value)."""
@@ -605,6 +619,7 @@ class TokenIndex:
 
 _INDEXES: dict[str, TokenIndex] = {}
 _RAW_BYTES = regex.compile("[\ue080-\ue0ff]")
+_APART = regex.compile(",? [0-9]")
 _MATTER = regex.compile(rf"[0-9{''.join(lexicon.VULGAR_FRACTIONS)}]")
 _UNFINISHED = regex.compile(r"[\ue0c0-\ue0ff][\ue080-\ue0bf]*$")
 

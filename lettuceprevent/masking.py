@@ -146,6 +146,7 @@ class MaskCache:
         self._vocabulary = vocabulary
         self._prepared: dict[tuple[int, frozenset[int]], Prepared] = {}
         self._text: torch.Tensor | None = None
+        self._digits: torch.Tensor | None = None
         self._width = -1
         self._device = torch.device("cpu")
 
@@ -157,7 +158,7 @@ class MaskCache:
         """Set what the scores look like; other masks than those of this width and device are dropped."""
         if width != self._width or device != self._device:
             self._prepared.clear()
-            self._text = None
+            self._text = self._digits = None
             self._width, self._device = width, device
 
     def get(self, mask: TokenMask, ends: frozenset[int]) -> Prepared:
@@ -181,6 +182,14 @@ class MaskCache:
         if self._text is None:
             self._text = _index(self.table.with_text, self._width, self._device)
         return self._text
+
+    def digit_index(self) -> torch.Tensor:
+        """The index of the tokens that begin with a digit, or with blanks and a digit."""
+        if self._digits is None:
+            pieces = ((token, self._vocabulary[token]) for token in self.table.with_text.tolist())
+            found = [token for token, text in pieces if text.lstrip(b" ")[:1].isdigit()]
+            self._digits = _index(np.asarray(found, dtype=np.int64), self._width, self._device)
+        return self._digits
 
 
 def _index(ids: Ids, width: int, device: torch.device) -> torch.Tensor:

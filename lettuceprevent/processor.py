@@ -311,13 +311,16 @@ class PreventionLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
             node.clear = first
         else:
             mask = prepared[by].mask
-            if mask.inside:
+            if mask.inside and self.on_unsupported != "substitute" and self._stands(node, first):
+                # The literal so far is supported; what is not begins here: the year of a date, another number.
+                going_back = self._goes_back_over_blanks(row, node, first)
+                plan.action = "retracted" if going_back else "avoided"
+                plan.closed = True
+            elif mask.inside:
                 going_back = self.retract is not None and self.retract(row, node, first)
                 plan.action = "retracted" if going_back else "forced"
             elif self.on_unsupported != "substitute" and contains(mask.starts, first):
-                # After a token of blanks there is little to say but a number: better not to have written it.
-                stuck = self.retract is not None and self.leads(node)
-                going_back = stuck and self.retract is not None and self.retract(row, node, first)
+                going_back = self._goes_back_over_blanks(row, node, first)
                 plan.action = "retracted" if going_back else "avoided"
                 plan.no_starts = by
         if self.closed and (row, node.depth) in self.closed:
@@ -400,6 +403,8 @@ class PreventionLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
                 lower_(row, self._masks.open_starts(item), math.inf)
             if plan.not_here >= 0:
                 row[plan.not_here] = -math.inf
+            if any(item.mask.inside for item in plan.prepared):  # a year would go on a date, and is no start
+                lower_(row, self._masks.digit_index(), math.inf)
         elif starts and plan.no_starts >= 0:
             lower_(row, self._masks.open_starts(plan.prepared[plan.no_starts]), self.penalty)
         if plan.lost:
@@ -522,14 +527,31 @@ class PreventionLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
 
     # -- places, for policies that go back --------------------------------------------------------
 
-    def place_of(self, node: Node) -> int | None:
-        """How many ids of the history come before the literal that is open at `node`, or would start there,
-        and before a token of blanks that leads to it; None where it began in the prompt."""
-        while node.parent is not None and self.is_open(node):
-            node = node.parent
-        if self.is_open(node):
-            return None
+    def place_of(self, node: Node, first: int) -> int | None:
+        """How many ids of the history come before the literal that is open at `node`, or would start there
+        with the token `first`, and before a token of blanks that leads to it; None where it began in the
+        prompt. Of a date whose year alone is wrong the day stays."""
+        following = first
+        while self.is_open(node):
+            if self._stands(node, following):
+                break
+            if node.parent is None:
+                return None
+            following, node = node.token, node.parent
         return node.depth - self.leads(node)
+
+    def _stands(self, node: Node, token: int) -> bool:
+        """Whether the literal that is open stands without the digits that `token` begins."""
+        for group, state in zip(self._literals, node.states, strict=True):
+            stands = getattr(group[node.group], "stands", None)
+            if stands is not None and state is not _LOST and stands(state, token):
+                return True
+        return False
+
+    def _goes_back_over_blanks(self, row: int, node: Node, first: int) -> bool:
+        """Whether the row goes back where no number may begin: only after a token of blanks, after which there
+        is little to say but a number. Elsewhere nothing would be taken back."""
+        return self.retract is not None and self.leads(node) and self.retract(row, node, first)
 
     def leads(self, node: Node) -> bool:
         """Whether the last token is blanks and nothing else, as some tokenizers write before digits."""

@@ -156,7 +156,7 @@ class Retractor(StoppingCriteria):  # type: ignore[misc]
         state = self._rows[row]
         if state.done or state.end is not None or node.depth >= self._limit or self._stopping:
             return False  # what this row is asked for now is padding
-        place = self._processor.place_of(node)
+        place = self._processor.place_of(node, first)
         if place is None or not state.allows(place):
             # Refused before it has begun, a number is avoided, as anywhere else: nothing is held.
             self._processor.report.counters["retractions_refused"] += self._processor.is_open(node)
@@ -441,8 +441,9 @@ class _HeldStreamer:
             self._flush()
 
     def resume(self, node: Node) -> None:
-        """Another call follows, from this node; what is held was taken back."""
-        self._held.clear()
+        """Another call follows, from this node; what was put after it was taken back."""
+        back = 0 if self._node is None else max(0, self._node.depth - node.depth)
+        self._held = self._held[: max(0, len(self._held) - back)]
         self._node = node
         self._prompt = True
 

@@ -307,7 +307,7 @@ def test_forced_inside_a_literal(vocabulary):
     item = processor.report.interventions[0]
     assert (item.action, item.history_length, item.literal, item.first_choice) == ("forced", 2, "209", True)
     assert processor.report.counters["forced"] == 1
-    assert processor.place_of(processor.node_of(0, [])) == 0
+    assert processor.place_of(processor.node_of(0, []), 0) == 0
 
 
 def test_beams_that_diverge_are_closed_off_unless_all_do(vocabulary):

@@ -617,3 +617,22 @@ def test_a_blank_that_may_be_taken_back_is_not_shown():
     run = Run(llama(), logits_processor=[Insist("It rose by 99 percent")], streamer=streamer)
     assert run.retractions
     assert [token for ids in streamer.ids[1:] for token in ids] == run.ids[0]
+
+
+@pytest.mark.parametrize(
+    ("context", "script", "kept", "taken_back"),
+    [
+        ("On March 5 and in 2021 it rained.", "It was March 5, 2022 again", "It was March 5,", " 202"),
+        ("On March 5 it rained.", "It was March 5, 2022 again", "It was March 5,", None),
+        ("He ran 5 miles, or 5,200 yards.", "It was 5,300 again", "It was", " 5,"),
+        ("Some 5 men came; 7 million.", "It was 5 million again", "It was", " 5"),
+    ],
+)
+def test_of_a_date_whose_year_is_wrong_the_day_stays(context, script, kept, taken_back):
+    run = Run(llama(), logits_processor=[Insist(script)], input_text=context)
+    found = [(r.taken_back, r.history_length) for r in run.report.retractions[:1]]
+    # The year may come in one token with its blank; then there is nothing to take back.
+    assert found == ([(taken_back, len(tokenizer().encode(kept)))] if taken_back else [])
+    assert run.report.counters["forced"] == 0
+    assert run.texts[0].startswith(kept)
+    assert not [v for v in check_text(context, run.texts[0]) if v.status == "unsupported" and "20" in v.text]
