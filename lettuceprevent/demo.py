@@ -9,37 +9,28 @@ from .check import check_text
 if TYPE_CHECKING:
     from .cli import Answer, Host
 
-#: context, question, and what to do about an unsupported number (`on_unsupported`)
+#: context and question
 CASES = (
     (
         "Revenue was 2400 million in 2021 and 3100 million in 2022.",
         "By how much did revenue grow, in percent?",
-        "avoid",
     ),
     (
         "The old bridge was opened in 1932 and is 1,149 metres long. Two lanes carry cars, a third is for bicycles.",
         "Describe the bridge in three sentences: its length, its height, and what it cost.",
-        "retract",
     ),
     (
         "Twelve people were injured when the storm reached the coast on March 5. Some 3,400 homes lost power.",
         "When did the storm come, how fast was the wind, and how many people were evacuated?",
-        "avoid",
     ),
 )
-
-POLICIES = {
-    "avoid": "where the model means an unsupported number, none starts",
-    "retract": "as avoid; and a number that turns out to be an unsupported one is taken back",
-}
 
 PRICE = """\
 What it costs: with the option `derived` off, the model cannot state a growth rate, a sum or a
 difference, right or wrong, unless the context has that number; it has to say something else, which
 a small model does not always do well. Prevention keeps numbers out that the context does not have.
 It does not make a sentence true: a number of the context in the wrong place is not noticed. That is
-what `forced` warns of: the model was inside a number, meant another one, and was held to the context's.
-With on_unsupported="retract", the default, such a number is taken back instead."""
+why a number that turns out to be another one than the context's is taken back, and not held to it."""
 
 
 def show(host: Host, *, max_new_tokens: int, color: bool) -> None:
@@ -50,9 +41,9 @@ def show(host: Host, *, max_new_tokens: int, color: bool) -> None:
     plain_seconds = prevented_seconds = 0.0
     totals: dict[str, float] = {}
     invented = [0, 0]
-    for number, (context, question, policy) in enumerate(CASES, 1):
+    for number, (context, question) in enumerate(CASES, 1):
         print(f"== {number}. Context: {context}\n   Question: {question}", flush=True)
-        prevention = {"detector_type": "number", "on_unsupported": policy, "evidence": "text"}
+        prevention = {"detector_type": "number", "evidence": "text"}
         plain = host.answer(context, question, **decoding)
         prevented = host.answer(context, question, prevention=prevention, **decoding)
         plain_seconds += plain.seconds
@@ -63,7 +54,7 @@ def show(host: Host, *, max_new_tokens: int, color: bool) -> None:
             note = f"unsupported: {', '.join(wrong)}" if wrong else "no unsupported number"
             print(f"\n-- {title} ({note}; {answer.seconds:.1f} s)\n{answer.text}")
         print(f"\n-- the difference\n{mark_difference(plain.text, prevented.text, color=color)}")
-        print(f"\n-- interventions and cost ({policy}: {POLICIES[policy]})")
+        print("\n-- interventions and cost")
         print(f"{prevented.report.summary()}\n", flush=True)
         latency = prevented.report.timings.to_dict()
         totals["preparing"] = totals.get("preparing", 0.0) + latency["prepare_ms"]
