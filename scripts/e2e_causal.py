@@ -138,7 +138,6 @@ def figures(seconds: dict[str, list[float]], skipped: dict[str, list[float]]) ->
     return {
         "plain_seconds": statistics.median(seconds["plain"]),
         "time_ratio": {name: statistics.median(each) for name, each in ratios.items()},
-        "time_ratio_range": {name: [min(each), max(each)] for name, each in ratios.items()},
         "skip_rate": {name: statistics.mean(each) for name, each in skipped.items()},
         "seconds": seconds,
     }
