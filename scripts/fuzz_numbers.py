@@ -25,10 +25,7 @@ from typing import Any
 
 import torch
 from _common import TOKENIZERS, finish, parser, provenance, rows, tokenizer
-from transformers import GenerationMixin, PretrainedConfig, PreTrainedModel
-from transformers.cache_utils import DynamicCache
-from transformers.modeling_outputs import CausalLMOutputWithPast
-from transformers.utils import ModelOutput
+from _hosts import Host, HostConfig
 
 from lettuceprevent import lexicon_en as lexicon
 from lettuceprevent.automaton import NumberDetector
@@ -41,52 +38,17 @@ from lettuceprevent.vocabulary import Vocabulary
 FILES = ("summary_prompts",)
 TABLE = 192  # rows of logits per host
 BATCH = 8
-NEW = "cache" in CausalLMOutputWithPast.__dataclass_fields__
 REFUSED = ("unsupported", "derivable", "rounded")
 #: mode -> share of the generations
 MODES = {"greedy": 0.34, "top_k": 0.24, "top_p": 0.08, "beam": 0.14, "assisted": 0.08, "prompt_lookup": 0.12}
 SINGLE = ("assisted", "prompt_lookup")
 
 
-class HostConfig(PretrainedConfig):  # type: ignore[misc]
-    """Size and character of a random host."""
-
-    model_type = "random-host"
-
-    def __init__(
-        self, vocab_size: int = 8, seed: int = 0, peak: float = 4.0, copy: float = 0.3, **kwargs: Any
-    ):
-        super().__init__(**kwargs)
-        self.vocab_size, self.seed, self.peak, self.copy = vocab_size, seed, peak, copy
-        self.num_hidden_layers = self.num_attention_heads = 1
-        self.hidden_size = 8
-
-
-@dataclass
-class Output(ModelOutput):  # type: ignore[misc]
-    """Logits and an empty cache; the newer releases of transformers call it `cache`."""
-
-    logits: Any = None
-    cache: Any = None
-
-
-@dataclass
-class OldOutput(ModelOutput):  # type: ignore[misc]
-    """Logits and an empty cache, for older releases."""
-
-    logits: Any = None
-    past_key_values: Any = None
-
-
-class RandomHost(PreTrainedModel, GenerationMixin):  # type: ignore[misc]
+class RandomHost(Host):
     """Logits that are a pseudo-random function of the last three ids, and of where they stand in the prompt."""
-
-    config_class = HostConfig
-    _supports_cache_class = True
 
     def __init__(self, config: HostConfig, raised: dict[str, list[int]] | None = None, eos: int = 0):
         super().__init__(config)
-        self.anchor = torch.nn.Parameter(torch.zeros(1))
         generator = torch.Generator().manual_seed(config.seed)
         table = torch.randn(TABLE, config.vocab_size, generator=generator, dtype=torch.float32)
         rng = random.Random(config.seed)
@@ -103,23 +65,8 @@ class RandomHost(PreTrainedModel, GenerationMixin):  # type: ignore[misc]
             token for name in ("digit", "blank") for token in (raised or {}).get(name, ())
         )
 
-    def prepare_inputs_for_generation(self, input_ids: torch.Tensor, **kwargs: Any) -> dict[str, Any]:
-        """Always all ids: the hash needs them, and there is nothing to cache."""
-        keep = {key: kwargs[key] for key in ("past_key_values", "cache", "logits_to_keep") if key in kwargs}
-        return {"input_ids": input_ids, **keep}
-
-    def forward(
-        self,
-        input_ids: torch.Tensor,
-        past_key_values: Any = None,
-        cache: Any = None,
-        attention_mask: Any = None,
-        logits_to_keep: int = 1,
-        return_dict: bool = True,
-        **_: Any,
-    ) -> ModelOutput:
-        keep = max(1, int(logits_to_keep))
-        ids = input_ids.tolist()
+    def following(self, ids: list[list[int]], keep: int) -> torch.Tensor:
+        """Logits (rows, keep, vocabulary), by a hash of the last three ids and of what can be copied."""
         width = len(ids[0])
         picks, copies = [], []
         for at, row in enumerate(ids):
@@ -136,10 +83,7 @@ class RandomHost(PreTrainedModel, GenerationMixin):  # type: ignore[misc]
         logits = self.table[picks]
         for at, follower in copies:
             logits[at, follower] += 2 * self.config.peak
-        cache = cache if cache is not None else past_key_values
-        cache = cache if cache is not None else DynamicCache()
-        logits = logits.view(len(ids), keep, -1)
-        return Output(logits, cache) if NEW else OldOutput(logits, cache)
+        return logits.view(len(ids), keep, -1)
 
     def _copied(self, row: list[int], end: int, dice: int) -> int:
         """An id that went on from the last one earlier in `row`, or one that opens a number there; mostly -1."""

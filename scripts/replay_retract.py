@@ -28,10 +28,8 @@ from typing import Any
 
 import torch
 from _common import finish, parser, provenance, rows
-from fuzz_numbers import NEW, HostConfig, OldOutput, Output
+from _hosts import Host, HostConfig
 from replay_numbers import Replay, spans
-from transformers import GenerationMixin, PreTrainedModel
-from transformers.cache_utils import DynamicCache
 
 from lettuceprevent.check import check_text
 from lettuceprevent.evaluation.numbers import ContextNumbers, check_answer, find_literals
@@ -86,17 +84,13 @@ class Script:
         return self.tokens[at] if at < len(self.tokens) else self.eos
 
 
-class ScriptedHost(PreTrainedModel, GenerationMixin):  # type: ignore[misc]
+class ScriptedHost(Host):
     """A host whose logits are a script's wishes; no keys and values are worth keeping."""
-
-    config_class = HostConfig
-    _supports_cache_class = True
 
     def __init__(self, width: int, eos: int) -> None:
         config = HostConfig(width)
         config.eos_token_id = config.pad_token_id = eos
         super().__init__(config)
-        self.anchor = torch.nn.Parameter(torch.zeros(1))
         self.generation_config.eos_token_id = self.generation_config.pad_token_id = eos
         self.script: Script | None = None
         self.base = 0
@@ -112,25 +106,9 @@ class ScriptedHost(PreTrainedModel, GenerationMixin):  # type: ignore[misc]
         scores[0, first] = 100.0
         return scores
 
-    def prepare_inputs_for_generation(self, input_ids: torch.Tensor, **kwargs: Any) -> dict[str, Any]:
-        """Always all ids."""
-        return {
-            "input_ids": input_ids,
-            **{key: kwargs[key] for key in ("past_key_values", "cache") if key in kwargs},
-        }
-
-    def forward(
-        self,
-        input_ids: torch.Tensor,
-        past_key_values: Any = None,
-        cache: Any = None,
-        attention_mask: Any = None,
-        **_: Any,
-    ) -> Output | OldOutput:
-        logits = self.logits(input_ids[0, self.base :].tolist())[:, None]
-        cache = cache if cache is not None else past_key_values
-        cache = cache if cache is not None else DynamicCache()
-        return Output(logits, cache) if NEW else OldOutput(logits, cache)
+    def following(self, ids: list[list[int]], keep: int) -> torch.Tensor:
+        """Logits (1, 1, vocabulary) after the one row's answer so far."""
+        return self.logits(ids[0][self.base :])[:, None]
 
 
 class Arm:
