@@ -67,8 +67,8 @@ def detectors(found: Document) -> list[str]:
         lines += [
             "",
             f"Of all {tokens['count']:,} tokens {tokens['labelled']:,} lie in spans, most of them not about numbers. "
-            f"Average precision of the detector's yes or no {tokens['average_precision']:.3f}, recall at a span's "
-            f"first token {tokens['first_token_recall']:.3f}, calibration error {tokens['calibration_error']:.3f}, "
+            f"Average precision of the detector's yes or no {_number(tokens['average_precision'])}, recall at a span's "
+            f"first token {_number(tokens['first_token_recall'])}, calibration error {tokens['calibration_error']:.3f}, "
             f"{tokens['ms_per_check']:.2f} ms a check (masks worked out anew for each answer).",
         ]
     return lines
@@ -166,6 +166,10 @@ def _table(head: list[str], rows: list[list[Any]]) -> list[str]:
         "|" + "---|" * len(head),
         *(f"| {' | '.join(map(str, row))} |" for row in rows),
     ]
+
+
+def _number(value: float | None) -> str:
+    return "undefined" if value is None else f"{value:.3f}"
 
 
 def _value(value: Mapping[str, float]) -> str:

@@ -90,7 +90,8 @@ def make_line(
         },
         "arm": arm,
         "prevention": prevention,
-        "decoding": decoding or {"max_new_tokens": 40, "num_beams": 1, "do_sample": False, "seed": 0},
+        "decoding": decoding
+        or {"max_new_tokens": 40, "num_beams": 1, "do_sample": False, "seed": 0, "batch": 1},
         "host": {"id": "tiny", "dtype": "float32", "device": "cpu"},
         "versions": {"lettuceprevent": "0"},
         "data": {"source": "x", "sha256": "0"},
