@@ -78,7 +78,9 @@ def provenance(data: Path, files: Iterable[str]) -> dict[str, Any]:
             versions[package] = metadata.version(package)
         except metadata.PackageNotFoundError:
             continue
-    command = ["python", str(Path(sys.argv[0]).resolve().relative_to(ROOT)), *sys.argv[1:]]
+    # where things lie on one machine is nobody else's business
+    given = [f"…/{Path(word).name}" if Path(word).is_absolute() else word for word in sys.argv[1:]]
+    command = ["python", str(Path(sys.argv[0]).resolve().relative_to(ROOT)), *given]
     return {
         "commit": _git("rev-parse", "--short=12", "HEAD"),
         "modified": bool(_git("status", "--porcelain", "--untracked-files=no", "--", "lettuceprevent")),

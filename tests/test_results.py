@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -16,3 +17,16 @@ def test_the_results_page_is_up_to_date():
         [sys.executable, "scripts/make_results.py", "--check"], cwd=ROOT, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_results_name_no_place_on_a_machine():
+    folder = ROOT / "results"
+    if not folder.is_dir():
+        pytest.skip("no results in this checkout")
+    texts = {
+        path.name: path.read_text(encoding="utf-8") for path in folder.glob("*.*") if path.suffix != ".png"
+    }
+    named = {
+        name for name, text in texts.items() if re.search(r"(?<![\w.…])/(?:work|root|home|tmp|Users)/", text)
+    }
+    assert not named
