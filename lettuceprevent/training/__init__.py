@@ -1,0 +1,1 @@
+"""Training: examples, labels on a host's tokens, corruption and splits."""

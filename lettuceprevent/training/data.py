@@ -1,0 +1,107 @@
+"""Training examples from JSON lines: context, query, answer, and which characters of the answer are unsupported.
+
+Contract: one row, one `Example`; spans are characters of the answer, end exclusive, sorted and merged. Known
+forms of a row are told by their keys: `spans` ([start, end] pairs or objects; a user's own file), `labels`
+(RAGTruth), `consistent` with `diff_spans` (SummEdits: a consistent summary has no spans). Everything else is
+refused, number mentions among it: they are for measuring only.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+Span: TypeAlias = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Example:
+    """An answer to a query over a context. kinds: how each span was made where it is synthetic, else empty."""
+
+    id: str
+    context: str
+    query: str
+    answer: str
+    spans: tuple[Span, ...] = ()
+    task: str = ""
+    kinds: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for start, end in self.spans:
+            if not 0 <= start < end <= len(self.answer):
+                raise ValueError(
+                    f"example {self.id!r}: expected spans within 0..{len(self.answer)}, got {(start, end)}"
+                )
+
+
+def read_rows(path: str | Path) -> Iterator[dict[str, Any]]:
+    """The objects of a JSON lines file, gzipped if its name ends in .gz. Raises ValueError with the line."""
+    opener = gzip.open if str(path).endswith(".gz") else open
+    with opener(path, "rt", encoding="utf-8") as lines:
+        for number, line in enumerate(lines, 1):
+            if not line.strip():
+                continue
+            try:
+                row = json.loads(line)
+            except json.JSONDecodeError as error:
+                raise ValueError(f"{path}:{number}: expected a JSON object, got {line[:60]!r}") from error
+            if not isinstance(row, dict):
+                raise ValueError(f"{path}:{number}: expected a JSON object, got {type(row).__name__}")
+            yield row
+
+
+def load_examples(paths: str | Path | Sequence[str | Path]) -> list[Example]:
+    """The examples of one file or several, in order. Raises ValueError for rows of an unknown form."""
+    several = [paths] if isinstance(paths, str | Path) else list(paths)
+    return [
+        example_of(row, f"{Path(path).name}:{number}")
+        for path in several
+        for number, row in enumerate(read_rows(path), 1)
+    ]
+
+
+def example_of(row: Mapping[str, Any], name: str = "row") -> Example:
+    """The example of one row. name: what errors call it, and its id where it has none."""
+    for key in ("context", "answer"):
+        if not isinstance(row.get(key), str):
+            raise ValueError(f"{name}: expected {key!r} to be text, got {type(row.get(key)).__name__}")
+    if "mentions" in row:
+        raise ValueError(f"{name}: expected training data, got number mentions, which are for measuring only")
+    if "spans" in row:
+        marked = row["spans"]
+    elif "labels" in row:
+        marked = row["labels"]
+    elif "consistent" in row:
+        marked = [] if row["consistent"] else row.get("diff_spans") or []
+    else:
+        raise ValueError(f"{name}: expected 'spans', 'labels' or 'consistent', got {', '.join(sorted(row))}")
+    return Example(
+        str(row.get("id") or name),
+        row["context"],
+        row.get("query") or "",
+        row["answer"],
+        merged(_span(item, name) for item in marked),
+        row.get("task_type") or row.get("task") or "",
+    )
+
+
+def merged(spans: Iterable[Span]) -> tuple[Span, ...]:
+    """Spans in order, those that touch or overlap as one."""
+    out: list[Span] = []
+    for start, end in sorted(spans):
+        if out and start <= out[-1][1]:
+            out[-1] = (out[-1][0], max(end, out[-1][1]))
+        else:
+            out.append((start, end))
+    return tuple(out)
+
+
+def _span(item: Any, name: str) -> Span:
+    pair = (item.get("start"), item.get("end")) if isinstance(item, Mapping) else tuple(item)
+    if len(pair) != 2 or not all(isinstance(at, int) for at in pair):
+        raise ValueError(f"{name}: expected a span as [start, end] or with 'start' and 'end', got {item!r}")
+    return int(pair[0]), int(pair[1])
