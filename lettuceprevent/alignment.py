@@ -155,13 +155,20 @@ class _Recent:
     def __init__(self) -> None:
         self._kept: list[tuple[Any, tuple[int, ...]]] = []
 
-    def longest(self, sequence: Any) -> tuple[int, tuple[int, ...]]:
-        """(length, ids) of the longest remembered prefix of `sequence` (a tuple or bytes); (0, ()) if none."""
+    def longest(
+        self, sequence: Any, may_end: Callable[[Any, int], bool] | None = None
+    ) -> tuple[int, tuple[int, ...]]:
+        """(length, ids) of the longest remembered prefix of `sequence` (a tuple or bytes); (0, ()) if none.
+
+        may_end: whether a prefix of that length, shorter than the sequence, may be used; by default any.
+        """
         best, whole = 0, len(sequence)
         ids: tuple[int, ...] = ()
         for known, found in reversed(self._kept):  # the newest is most often the longest
             size = len(known)
-            if best < size <= whole and sequence[:size] == known:
+            if not (best < size <= whole and sequence[:size] == known):
+                continue
+            if size == whole or may_end is None or may_end(sequence, size):
                 best, ids = size, found
         return best, ids
 
@@ -244,8 +251,11 @@ class _TextMode:
         return _last_cut(data) if self._cuts else 0
 
     def _final(self, head: bytes) -> tuple[int, ...]:
-        """Ids of a text that ends at a safe cut. Each remembered text did too: what follows it is on its own."""
-        size, ids = self._recent.longest(head)
+        """Ids of a text that ends at a safe cut, from those of a remembered one that ends at a safe cut of this text.
+
+        Where another answer was cut, this one may be in the middle of a word ("neg" is one of "negative").
+        """
+        size, ids = self._recent.longest(head, _is_cut)
         if size < len(head):
             ids = ids + self._encode(_text(head[size:]))
             self._recent.keep(head, ids)

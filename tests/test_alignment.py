@@ -53,6 +53,24 @@ def test_paths_equal_ids_in_any_order(small: Any, mode: str) -> None:
                 assert tail == ()
 
 
+@pytest.mark.parametrize("mode", ["direct", "reference_chunks"])
+def test_answers_that_begin_alike_do_not_lend_each_other_half_words(mode: str) -> None:
+    names = ("smollm2", "modernbert", "llama31")
+    host, detector, reference = (real_tokenizer(name) for name in names)
+    vocabulary = Vocabulary.for_tokenizer(host)
+
+    def ids(alignment: Any, text: str) -> tuple[int, ...]:
+        found: tuple[int, ...] = alignment.ids(host.encode(text, add_special_tokens=False))
+        return found
+
+    def fresh() -> Any:
+        return make_alignment(mode, vocabulary, host, detector, reference_tokenizer=reference)
+
+    alignment = fresh()
+    for text in ("neg George said", "negiella George said", "negiella Georgetown said so"):
+        assert ids(alignment, text) == ids(fresh(), text)
+
+
 def test_a_tokenizer_is_copied_once_and_keeps_its_settings() -> None:
     tokenizer = maker().small_tokenizer()
     tokenizer.backend_tokenizer.enable_truncation(2)
