@@ -19,6 +19,7 @@ from typing import Any
 from .align import add_align_command
 from .detectors import known_detectors, parse_detector_type
 from .evaluation.commands import add_evaluation_commands
+from .training.commands import add_train_command
 from .version import VERSION
 
 EXIT_UNSUPPORTED = 1
@@ -127,6 +128,7 @@ def _parser() -> argparse.ArgumentParser:
 
     add_align_command(commands)
     add_evaluation_commands(commands)
+    add_train_command(commands)
     return parser
 
 

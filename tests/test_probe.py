@@ -1,0 +1,144 @@
+"""A probe on a tiny random host: trained, written, read inside generation, refused by another host."""
+
+from __future__ import annotations
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from fakes import make_llama, make_tokenizer
+
+from lettuceprevent.cli import main
+from lettuceprevent.probe import Probe, decoder_layers, watch
+from lettuceprevent.training.data import Example
+from lettuceprevent.training.labels import label_tokens
+from lettuceprevent.training.probe import best_f1, extract_states, fit_logistic, prompt_ids, train_probe
+
+ANSWER = "There were 24 cats and 31 dogs."
+EXAMPLES = [
+    Example(str(n), f"Context {n}: cats and dogs.", "How many?", ANSWER, ((11, 13), (23, 25)))
+    for n in range(24)
+]
+
+
+@pytest.fixture(scope="module")
+def host() -> tuple[Any, Any]:
+    tokenizer = make_tokenizer()
+    return make_llama(len(tokenizer)), tokenizer
+
+
+@pytest.fixture(scope="module")
+def trained(host: tuple[Any, Any], tmp_path_factory: pytest.TempPathFactory) -> tuple[Probe, Path]:
+    folder = tmp_path_factory.mktemp("probe")
+    model, tokenizer = host
+    return train_probe(model, tokenizer, "tiny", EXAMPLES, folder, validation=0.3, say=lambda _: None), folder
+
+
+def test_a_learnable_pattern_is_learnt_and_the_file_holds_it(trained: tuple[Probe, Path]) -> None:
+    probe, folder = trained
+    # The number tokens are always the same, so the state after them tells.
+    assert probe.card["heads"]["after"]["validation"]["f1"] > 0.95
+    again = Probe.load(folder)
+    states = torch.randn(3, 32)
+    for head in ("before", "after"):
+        assert torch.equal(again.weights[head], probe.weights[head])
+        assert again.biases[head] == probe.biases[head]
+        assert torch.allclose(again.risk(head, states), probe.risk(head, states), rtol=1e-3)
+    assert again.card == probe.card
+
+
+def test_the_hook_reads_what_training_read(host: tuple[Any, Any], trained: tuple[Probe, Path]) -> None:
+    model, tokenizer = host
+    probe, _ = trained
+    ids = torch.tensor([prompt_ids(tokenizer, EXAMPLES[0], 100)])
+    layer = decoder_layers(model)[probe.layer("before") - 1]
+    risks: list[torch.Tensor] = []
+    with watch(model, probe) as seen:
+        out = model.generate(
+            input_ids=ids,
+            max_new_tokens=6,
+            min_new_tokens=6,
+            num_beams=2,
+            logits_processor=[lambda _, scores: (risks.append(seen.risks), scores)[1]],
+        )
+        assert seen.calls == len(risks) == 6
+    assert all(each.shape in {(1,), (2,)} for each in risks) and not layer._forward_hooks
+    with watch(model, probe) as seen:  # a full pass has the same last state as the steps
+        model(ids)
+        assert torch.allclose(seen.risks, risks[0], atol=1e-5)
+    assert out.shape[1] == ids.shape[1] + 6
+
+
+def test_another_host_is_refused(host: tuple[Any, Any], trained: tuple[Probe, Path]) -> None:
+    probe, _ = trained
+    for change, message in (
+        ({"num_hidden_layers": 3}, "expected layers 2, got 3"),
+        ({"hidden_size": 64}, "expected width 32, got 64"),
+        ({"vocab_size": 7}, "expected hash"),
+    ):
+        config = copy.deepcopy(host[0].config)
+        probe.check_host(host[0].config)
+        for name, value in change.items():
+            setattr(config, name, value)
+        with pytest.raises(ValueError, match=message):
+            probe.check_host(config)
+
+
+def test_the_cache_goes_on_where_it_stopped(host: tuple[Any, Any], tmp_path: Path) -> None:
+    model, tokenizer = host
+    some = EXAMPLES[:22]
+    labelled = [label_tokens(each, tokenizer) for each in some]
+    run: Any = lambda key, say: extract_states(  # noqa: E731
+        model, tokenizer, some, labelled, [1, 2], tmp_path, key=key, say=say
+    )
+
+    def stop(_: str) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run("k", stop)  # killed after the first 20
+    said: list[str] = []
+    resumed = np.array(run("k", said.append))
+    assert said == ["states: 22 of 22 answers"]
+    assert run("k", said.append).shape == resumed.shape and len(said) == 1  # nothing is left to do
+    assert np.array_equal(np.array(run("other", said.append)), resumed) and len(said) == 3
+
+
+def test_logistic_regression_and_threshold_by_hand() -> None:
+    # One feature, 3 of 4 ones at x=1 and 1 of 4 at x=0: logits log 3 and -log 3.
+    x = np.array([[1]] * 4 + [[0]] * 4, np.float32)
+    y = np.array([1, 1, 1, 0, 1, 0, 0, 0], bool)
+    weight, bias = fit_logistic(x, y, 0.0)
+    assert bias == pytest.approx(-np.log(3), abs=1e-3) and weight[0] == pytest.approx(2 * np.log(3), abs=2e-3)
+    threshold, f1 = best_f1(np.array([0.9, 0.8, 0.8, 0.2], np.float32), np.array([1, 1, 0, 0], bool))
+    assert threshold == pytest.approx(0.5) and f1 == pytest.approx(4 / 5)
+
+
+def test_training_needs_both_labels(host: tuple[Any, Any], tmp_path: Path) -> None:
+    clean = [Example(each.id, each.context, "", "cats") for each in EXAMPLES[:4]]
+    with pytest.raises(ValueError, match="expected tokens of both labels, got 0"):
+        train_probe(*host, "tiny", clean, tmp_path, say=lambda _: None)
+
+
+def test_the_command(host: tuple[Any, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model, tokenizer = host
+    model.save_pretrained(tmp_path / "host")
+    tokenizer.save_pretrained(tmp_path / "host")
+    rows = [
+        {"id": each.id, "context": each.context, "answer": each.answer, "spans": each.spans}
+        for each in EXAMPLES
+    ]
+    data = tmp_path / "rows.jsonl"
+    data.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    arguments = ["train", "probe", "--host", str(tmp_path / "host"), "--validation", "0.3"]
+    out = tmp_path / "out"
+    assert main([*arguments, "--data", str(data), "--out", str(out), "--layers", "1", "2"]) == 0
+    card = json.loads(capsys.readouterr().out)
+    assert card["host"]["layers"] == 2 and card == Probe.load(out).card
+    assert main([*arguments, "--data", str(data), "--out", str(out), "--layers", "3"]) == 2
+    assert "expected layers from 1 to 2, got 3" in capsys.readouterr().err
+    assert main([*arguments, "--data", str(tmp_path / "none"), "--out", str(out)]) == 2
