@@ -71,5 +71,5 @@ bench: $(STAMP)  ## what the number detector costs a step (DATA=...)
 	@$(BIN)/python scripts/bench_numbers.py --data $(DATA)
 
 clean:  ## remove the virtual environment and caches in this folder (fetched assets stay)
-	rm -rf $(VENV) .ci/work build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .ci/build build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
@@ -20,6 +19,7 @@ import regex
 
 from .alignment import REFERENCE_NAME, DetectorTokenizer, clean_up_spaces, host_encoder, token_text
 from .assets import asset_path
+from .console import CommandError
 from .vocabulary import UnsupportedTokenizerError, Vocabulary
 
 # Below this share of bytes with other detector ids than in training, the append-only mode is as good and
@@ -336,7 +336,7 @@ def add_align_command(commands: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run the command: 0, or 2 with one line on stderr where a tokenizer or file cannot be read."""
+    """Run the command; CommandError where a tokenizer or file cannot be read."""
     try:
         texts: Sequence[str] = SAMPLE
         if options.text is not None:
@@ -349,8 +349,7 @@ def run(options: argparse.Namespace) -> int:
             name=options.host,
         )
     except (OSError, ValueError, UnsupportedTokenizerError) as error:
-        print(f"lettuceprevent: {str(error).splitlines()[0]}", file=sys.stderr)
-        return 2
+        raise CommandError(str(error).splitlines()[0]) from error
     print(json.dumps(asdict(report), indent=1) if options.json else report.summary())
     return 0
 

@@ -48,6 +48,7 @@ from .literals import (
     canonical,
     has_digit,
     is_word,
+    marker_after,
 )
 from .trie import Position
 from .vocabulary import Vocabulary
@@ -254,10 +255,9 @@ class NumberDetector:
         if "\ue000" <= char <= "\ue0ff":
             return self._step_raw(state, ord(char) - _RAW)
         if state.pending:
-            violated = self._broken(state)
-            state, before_it = self._step(self._whole(state), PUNCTUATION)
+            state, violated = self._give_up_pending(state)
             following, more = self._step(state, char)
-            return following, _worse(_worse(violated, before_it), more)
+            return following, _worse(violated, more)
         if state.lex is None:
             return self._begin(state, char), ""
         lex, ended, ok, rest = state.lex, state.core.ended, state.core.ok, state.core.rest
@@ -285,18 +285,17 @@ class NumberDetector:
         except UnicodeDecodeError as error:
             if error.reason == "unexpected end of data":
                 return self._intern(state.core._replace(pending=pending)), ""
-            broken = self._broken(state)
-            state, violated = self._step(self._whole(state), PUNCTUATION)
-            violated = _worse(broken, violated)
+            state, violated = self._give_up_pending(state)
             if state.pending or len(pending) > 1:
                 following, more = self._step_raw(state, byte)
                 return following, _worse(violated, more)
             return state, violated
         return self._step(self._whole(state), canonical(text))
 
-    def _broken(self, state: State) -> str:
-        """What is violated where bytes turn out to be no character."""
-        return "" if state.dead else self._broken_bytes
+    def _give_up_pending(self, state: State) -> tuple[State, str]:
+        """The state once its pending bytes turn out to be no character but a mark, and what that violates."""
+        following, violated = self._step(self._whole(state), PUNCTUATION)
+        return following, violated if state.dead else _worse(self._broken_bytes, violated)
 
     def _begin(self, state: State, char: str) -> State:
         lex = begin(state.core.previous, char)
@@ -349,10 +348,8 @@ class NumberDetector:
         violated = ""
         if ended and not ok and not state.dead:
             violated = "digits" if state.literal else "words"
-        last, value = state.core.marker, state.core.value
-        if marked and value in (1, last + 1):  # "2. " may also be a number of the context at a line's start
-            last = value
-        following = self._outside(ended or OTHER, last)
+        marker = marker_after(state.core.marker, state.core.value) if marked else state.core.marker
+        following = self._outside(ended or OTHER, marker)
         for again in rest + char:
             following, more = self._step(following, again)
             violated = _worse(violated, more)
@@ -426,9 +423,8 @@ class NumberDetector:
 
     def _at_end(self, state: State) -> bool:
         if state.pending:
-            broken = self._broken(state)
-            state, violated = self._step(self._whole(state), PUNCTUATION)
-            if broken or violated:
+            state, violated = self._give_up_pending(state)
+            if violated:
                 return False
         lex = state.lex
         if lex is None or state.dead or (not self._governs(state) and not state.core.rest):

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from .detectors import ModelDetector, ScoreRequest
 from .masking import lower_
 
-_ROUNDS = 3
+ROUNDS = 3
 
 
 @dataclass(frozen=True)
@@ -94,13 +94,13 @@ class CandidateCheck:
         Returns what was penalised per row.
         """
         scores = out[list(rows)].float().nan_to_num(nan=-math.inf, posinf=math.inf, neginf=-math.inf)
-        values, tokens = scores.topk(min(_ROUNDS * self.count, scores.shape[1]), dim=-1)
+        values, tokens = scores.topk(min(ROUNDS * self.count, scores.shape[1]), dim=-1)
         table = torch.stack([tokens, torch.isneginf(values).to(tokens.dtype)]).cpu().numpy()
         work = []
         for at, (row, request, first) in enumerate(zip(rows, requests, firsts, strict=True)):
             pool = table[0, at][table[1, at] == 0].tolist()
             work.append(_Row(row, first, request, pool))
-        for turn in range(_ROUNDS):
+        for turn in range(ROUNDS):
             self._score([row for row in work if not row.done], turn, counters)
         self.last = work
         return [self._apply(out[row.at], row, counters) for row in work]

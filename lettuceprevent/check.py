@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from .grounding import Grounding, as_groundings
 from .licence import Licence
-from .literals import GOVERNED, Literal, scan
+from .literals import GOVERNED, Literal, marker_after, scan
 from .trie import Position
 
 
@@ -52,8 +52,7 @@ def check_text(
             continue
         position, source = _position(licence, literal, marker)
         if literal.marker:
-            value = int("".join(c for c in literal.text if c.isdigit()))
-            marker = value if value in (1, marker + 1) else marker
+            marker = marker_after(marker, int("".join(c for c in literal.text if c.isdigit())))
         text = answer[literal.start : literal.end].rstrip()
         if literal.marker and (position is None or not position.ok):
             text = text[:-1]  # no marker after all: a number and a full stop

@@ -10,26 +10,20 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-import time
 from collections.abc import Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from .align import add_align_command
+from .console import EXIT_FAILED, CommandError, add_host_arguments, say
 from .detectors import known_detectors, parse_detector_type
 from .evaluation.commands import add_evaluation_commands
 from .training.commands import add_train_command
 from .version import VERSION
 
 EXIT_UNSUPPORTED = 1
-EXIT_FAILED = 2
 TRACE_WIDTH = 8  # candidates per token that a page shows
 NUMBER_FLAGS = ("number_words", "units", "rounding", "derived", "exemptions")
-
-
-class CommandError(Exception):
-    """Something the user can put right; its message is shown without a traceback."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -38,13 +32,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return int(options.run(options))
     except CommandError as error:
-        print(f"lettuceprevent: {error}", file=sys.stderr)
+        say(f"lettuceprevent: {error}")
         return EXIT_FAILED
     except BrokenPipeError:  # `lettuceprevent ... | head`
         sys.stderr.close()
         return EXIT_FAILED
     except KeyboardInterrupt:
-        print("lettuceprevent: interrupted", file=sys.stderr)
+        say("lettuceprevent: interrupted")
         return 130
 
 
@@ -61,7 +55,7 @@ def _parser() -> argparse.ArgumentParser:
         help="answer a question from a context",
         description="Answer a question from a context, held to that context.",
     )
-    _add_host(generate)
+    add_host_arguments(generate)
     generate.add_argument("--context", required=True, metavar="FILE", help="text file; - for standard input")
     generate.add_argument("--question", required=True, metavar="TEXT")
     generate.add_argument(
@@ -122,7 +116,7 @@ def _parser() -> argparse.ArgumentParser:
         help="see a real model with and without prevention",
         description="Answer from three short contexts with and without prevention, on SmolLM2-135M-Instruct or --model.",
     )
-    _add_host(demo, required=False)
+    add_host_arguments(demo, required=False)
     demo.add_argument("--max-new-tokens", type=int, default=44, metavar="N")
     demo.set_defaults(run=_demo)
 
@@ -130,12 +124,6 @@ def _parser() -> argparse.ArgumentParser:
     add_evaluation_commands(commands)
     add_train_command(commands)
     return parser
-
-
-def _add_host(parser: argparse.ArgumentParser, required: bool = True) -> None:
-    parser.add_argument("--model", required=required, metavar="ID", help="Hugging Face model id or folder")
-    parser.add_argument("--device", metavar="DEVICE", help="where to run it (default: a GPU if there is one)")
-    parser.add_argument("--dtype", default="auto", help="float32, bfloat16, ... (default: the checkpoint's)")
 
 
 def _add_number_options(parser: argparse.ArgumentParser) -> None:
@@ -191,6 +179,7 @@ def _check(options: argparse.Namespace) -> int:
 
 
 def _generate(options: argparse.Namespace) -> int:
+    from .hosts import Host
     from .profiles import Profile
 
     detector = options.detector
@@ -217,10 +206,10 @@ def _generate(options: argparse.Namespace) -> int:
     plain = None
     if options.compare:
         if not options.json:
-            _say("without prevention:")
+            say("without prevention:")
         plain = host.answer(context, options.question, seed=options.seed, stream=stream, **decoding)
         if not options.json:
-            _say("with prevention:")
+            say("with prevention:")
     trace = 0 if options.html is None else TRACE_WIDTH
     answer = host.answer(
         context,
@@ -252,114 +241,8 @@ def _generate(options: argparse.Namespace) -> int:
         return 0
     if plain is not None:
         print("\nthe difference:\n" + mark_difference(plain.text, answer.text, color=sys.stdout.isatty()))
-    print(f"\n{answer.report.summary()}", file=sys.stderr)
+    say(f"\n{answer.report.summary()}")
     return 0
-
-
-class Answer:
-    """An answer, the seconds it took, the report, and whether it was cut off rather than ended."""
-
-    def __init__(self, text: str, seconds: float, report: Any, cut: bool) -> None:
-        self.text = text
-        self.seconds = seconds
-        self.report = report
-        self.cut = cut
-
-
-class Host:
-    """A model and its tokenizer, loaded with a word on what is going on. Loading may raise CommandError."""
-
-    def __init__(self, name: str, device: str | None = None, dtype: str = "auto") -> None:
-        with _progress("loading the libraries"):
-            import torch
-            from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer
-            from transformers.utils import logging
-
-            logging.set_verbosity_error()
-            logging.disable_progress_bar()
-        if dtype != "auto" and not isinstance(getattr(torch, dtype, None), torch.dtype):
-            raise CommandError(f"--dtype: expected float32, bfloat16, float16 or auto, got {dtype!r}")
-        with _progress(f"loading {name}"):
-            try:
-                config = AutoConfig.from_pretrained(name)
-                loader = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
-                self.tokenizer = AutoTokenizer.from_pretrained(name)
-                self.model = loader.from_pretrained(name, dtype=dtype).eval()
-            except (OSError, ValueError) as error:
-                reason = str(error).strip().splitlines()[0]
-                raise CommandError(
-                    f"--model: expected a Hugging Face model id or folder, got {name!r}: {reason}"
-                ) from error
-            chosen = device or ("cuda" if torch.cuda.is_available() else "cpu")
-            try:
-                self.model = self.model.to(chosen)
-            except (RuntimeError, AssertionError) as error:
-                raise CommandError(f"--device: {error}") from error
-
-    def encode(self, context: str, question: str) -> dict[str, Any]:
-        """The prompt: context and question as one user turn where the model has a chat template."""
-        content = f"{context.strip()}\n\n{question.strip()}"
-        if getattr(self.tokenizer, "chat_template", None):
-            turn = [{"role": "user", "content": content}]
-            inputs = self.tokenizer.apply_chat_template(
-                turn, add_generation_prompt=True, return_dict=True, return_tensors="pt"
-            )
-        else:
-            inputs = self.tokenizer(f"{content}\n\nAnswer:", return_tensors="pt")
-        inputs.pop("token_type_ids", None)
-        return {name: value.to(self.model.device) for name, value in inputs.items()}
-
-    def answer(
-        self,
-        context: str,
-        question: str,
-        *,
-        seed: int = 0,
-        stream: bool = False,
-        prevention: dict[str, Any] | None = None,
-        trace: int = 0,
-        **decoding: Any,
-    ) -> Answer:
-        """Generate one answer, with prevention where its options are given, printing it as it comes if
-        `stream`."""
-        import torch
-        from transformers import TextStreamer
-
-        from .generation import generate
-        from .report import PreventionReport
-
-        inputs = self.encode(context, question)
-        if self.tokenizer.pad_token_id is None:
-            eos = self.tokenizer.eos_token_id
-            decoding["pad_token_id"] = eos[0] if isinstance(eos, list) else eos
-        decoder_only = not self.model.config.is_encoder_decoder
-        if stream:
-            decoding["streamer"] = TextStreamer(
-                self.tokenizer, skip_prompt=decoder_only, skip_special_tokens=True
-            )
-        report = PreventionReport(trace=trace)
-        torch.manual_seed(seed)
-        began = time.perf_counter()
-        try:
-            out = generate(
-                self.model,
-                tokenizer=self.tokenizer,
-                input_text=context,
-                query=question,
-                report=report,
-                **{"detector_type": None, **(prevention or {})},
-                **inputs,
-                **decoding,
-            )
-        except (ValueError, TypeError, OSError) as error:  # OSError: a detector's files
-            raise CommandError(str(error)) from error
-        seconds = time.perf_counter() - began
-        new = out[0, inputs["input_ids"].shape[1] :] if decoder_only else out[0]
-        cut = (
-            len(new) >= decoding.get("max_new_tokens", 0)
-            and int(new[-1]) not in self.tokenizer.all_special_ids
-        )
-        return Answer(self.tokenizer.decode(new, skip_special_tokens=True).strip(), seconds, report, cut)
 
 
 def mark_difference(before: str, after: str, *, color: bool) -> str:
@@ -387,6 +270,7 @@ def mark_difference(before: str, after: str, *, color: bool) -> str:
 
 def _demo(options: argparse.Namespace) -> int:
     from .demo import show
+    from .hosts import Host
 
     name = options.model
     if name is None:
@@ -423,23 +307,6 @@ def _read(name: str, what: str, may_be_empty: bool = False) -> str:
     if not text.strip() and not may_be_empty:
         raise CommandError(f"{what}: expected text in {name!r}, got an empty one")
     return text
-
-
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
-
-
-@contextmanager
-def _progress(what: str) -> Any:
-    """Say on stderr what takes its time, and how long it took."""
-    began = time.perf_counter()
-    print(f"{what} ... ", end="", file=sys.stderr, flush=True)
-    try:
-        yield
-    except BaseException:
-        print("failed", file=sys.stderr, flush=True)
-        raise
-    print(f"{time.perf_counter() - began:.1f} s", file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

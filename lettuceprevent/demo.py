@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from .check import check_text
 
 if TYPE_CHECKING:
-    from .cli import Answer, Host
+    from .hosts import Answer, Host
 
 #: context and question
 CASES = (

@@ -7,7 +7,7 @@ that implement them are imported only when asked for, so that a plain number run
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
@@ -159,6 +159,13 @@ _OPTIONS = {"number": NUMBER_OPTIONS, "lettuceprevent": CAUSAL_OPTIONS, "lettuce
 # Those that load a model, which goes to the host's device in the host's precision unless told otherwise.
 MODEL_DETECTORS = frozenset({"lettuceprevent", "lettucedetect"})
 DETECTOR_OPTIONS = NUMBER_OPTIONS | CAUSAL_OPTIONS
+
+
+def host_defaults(names: Iterable[str], model: Any) -> dict[str, Any]:
+    """Options of detectors that load a model, as the host has them: its device and precision."""
+    if not MODEL_DETECTORS.intersection(names):
+        return {}
+    return {"detector_device": model.device, "detector_dtype": model.dtype}
 
 
 def known_detectors() -> list[str]:

@@ -20,7 +20,7 @@ from typing import Any, cast
 import torch
 from transformers import GenerationMixin, LogitsProcessorList, StopStringCriteria
 
-from .detectors import DETECTOR_OPTIONS, MODEL_DETECTORS, build_detectors, parse_detector_type
+from .detectors import DETECTOR_OPTIONS, MODEL_DETECTORS, build_detectors, host_defaults, parse_detector_type
 from .grounding import Grounding, as_groundings
 from .processor import PreventionLogitsProcessor
 from .profiles import Profile, Unset
@@ -29,7 +29,7 @@ from .retract import Retractor, can_retract
 from .vocabulary import Vocabulary
 
 # Options of the processor that generate() passes on under their own names.
-_PROCESSOR_OPTIONS = frozenset(
+PROCESSOR_OPTIONS = frozenset(
     {
         "skip_threshold",
         "candidates",
@@ -84,17 +84,17 @@ def generate(
     tuned = None if profile is None else Profile.load(profile)
     if tuned is not None:
         detector_type = tuned.fill(arguments, detector_type)
-    own = {name: arguments.pop(name) for name in _PROCESSOR_OPTIONS & set(arguments)}
+    own = {name: arguments.pop(name) for name in PROCESSOR_OPTIONS & set(arguments)}
     detector_options = {name: arguments.pop(name) for name in DETECTOR_OPTIONS & set(arguments)}
     plain = getattr(type(model), "generate", GenerationMixin.generate)
-    if tokenizer is not None and _Settings(model, arguments).needs_tokenizer:
+    settings = _Settings(model, arguments)
+    if tokenizer is not None and settings.needs_tokenizer:
         arguments["tokenizer"] = tokenizer
     names = parse_detector_type(detector_type)
     if not names:
         return plain(model, **arguments)
 
     began = time.perf_counter_ns()
-    settings = _Settings(model, arguments)
     settings.refuse_what_cannot_be_checked()
     _need("tokenizer", tokenizer, "the host's tokenizer, to know what token ids say")
     _need(
@@ -105,8 +105,7 @@ def generate(
     vocabulary = Vocabulary.for_tokenizer(tokenizer)
     groundings = as_groundings(input_text, query, settings.rows)
     options = {name: value for name, value in detector_options.items() if value is not None}
-    if set(names) & MODEL_DETECTORS:
-        options = {"detector_device": model.device, "detector_dtype": model.dtype, **options}
+    options = {**host_defaults(names, model), **options}
     detectors = build_detectors(detector_type, tokenizer, vocabulary, groundings, **options)
     if tuned is not None:
         tuned.warn(model, vocabulary, detector_type, detectors)
@@ -125,7 +124,7 @@ def generate(
         **{"prompt_length": settings.prompt_length, **{k: v for k, v in own.items() if v is not None}},
     )
     kept.options.update(
-        detector=None if detector_type is None else str(detector_type),
+        detector=str(detector_type),
         **{name: _plain(value) for name, value in options.items()},
     )
     _warn_where_context_is_missing(settings.prompt_ids, groundings, tokenizer)

@@ -108,7 +108,8 @@ _MONTH_SAFE = (  # "5 may have died" is no date
 _W = rf"[a-z_~{LETTER}]"
 _FRACTION = f"[{''.join(lexicon.VULGAR_FRACTIONS)}]"
 _CURRENCY = f"[{''.join(regex.escape(s) for s in lexicon.CURRENCY_SIGNS)}]"
-_RUN = r"0+(?:[.,:/-]0+)*"
+_MORE = r"(?:[.,:/-]0+)*"  # digits that go on a run
+_RUN = rf"0+{_MORE}"
 _ORDINAL = any_of(lexicon.ORDINAL_SUFFIXES)
 _PERCENT = rf"(?: ?(?:{any_of(lexicon.PERCENT_SIGNS)})| (?:{any_of(lexicon.PERCENT_WORDS)}))"
 _SCALE = (
@@ -122,13 +123,13 @@ _SUFFIX = (
 )
 _LEAD = rf"(?:[-+]?{_CURRENCY}?|{_CURRENCY}[-+])"
 _NUMBER = rf"{_LEAD}(?:\.0+|{_RUN}{_FRACTION}?|{_FRACTION}|0+ 0/0){_SUFFIX}?"
-_YEAR = r"(?:,? 0000(?:[.,:/-]0+)*)"  # "May 9, 2020-2021" is no date, but its digits are one run
+_YEAR = rf"(?:,? 0000{_MORE})"  # "May 9, 2020-2021" is no date, but its digits are one run
 _DAY_FIRST = (
     rf"00?(?:{_ORDINAL})?(?:-00?(?:{_ORDINAL})?)?(?: of {MONTH}{_YEAR}?| {_MONTH_SAFE}{_YEAR}?| may{_YEAR})"
 )
 _MONTH_FIRST = (
     rf"{MONTH}(?: {_RUN}(?:(?:{_ORDINAL})?(?:-00?(?:{_ORDINAL})?)?{_YEAR}?|{_FRACTION}?{_SUFFIX}|{_FRACTION})"
-    r"|, 0000(?:[.,:/-]0+)*)"
+    rf"|, 0000{_MORE})"
 )
 _CODE = rf"{_W}+-?0[a-z0_~{LETTER}]*(?:[-./]0[a-z0_~{LETTER}]*)*"
 _GLUED = rf"(?:{_RUN}{_W}[a-z0_~{LETTER}]*|0~[-./]0)"  # only codes are folded to 0~: "3d-2x", not "5km-10km"
@@ -246,7 +247,7 @@ def _grow(shape: str, char: str) -> str:
 
 
 _LETTER_CODE, _GLUED_CODE = "~0", "0~"  # the shapes of all codes: their letters no longer matter
-_AFTER_RUN = regex.compile(rf"\n?0+(?:[.,:/-]0+)*({_W}[a-z0_~{LETTER}]*)")
+_AFTER_RUN = regex.compile(rf"\n?{_RUN}({_W}[a-z0_~{LETTER}]*)")
 _GLUED_WORDS = {
     "s", *lexicon.ORDINAL_SUFFIXES, *lexicon.UNITS, *lexicon.SCALE_ABBREVIATIONS, *lexicon.AM, *lexicon.PM,
 }  # fmt: skip
@@ -359,6 +360,11 @@ def literal_of(lexeme: Lexeme, chars: str) -> Literal | None:
     if lexeme.state.words and body not in lexicon.PART_WORDS:
         return Literal(lexeme.start, lexeme.end, body, words=True)
     return None
+
+
+def marker_after(last: int, number: int) -> int:
+    """The answer's last list marker once `number` stands like one: it counts as 1, or as one more than the last."""
+    return number if number in (1, last + 1) else last
 
 
 def after(previous: str, passed: str) -> str:

@@ -139,6 +139,11 @@ def lower_(row: Row, index: torch.Tensor, penalty: float) -> None:
         row.index_copy_(0, index, row.index_select(0, index) - penalty)
 
 
+def top_chances(scores: torch.Tensor, tops: torch.Tensor) -> torch.Tensor:
+    """Softmax probability of the top score of each row, (rows,); NaN where a score is NaN."""
+    return (scores - tops[:, None]).exp_().sum(dim=-1).reciprocal()
+
+
 class MaskCache:
     """The Prepared of every TokenMask that was needed so far."""
 

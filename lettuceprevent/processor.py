@@ -33,7 +33,7 @@ from .detectors import (
     contains,
 )
 from .grounding import Grounding, as_groundings
-from .masking import MaskCache, Prepared, Row, lower_, on_host
+from .masking import MaskCache, Prepared, Row, lower_, on_host, top_chances
 from .plans import InterventionRecord, Plan
 from .report import PreventionReport, SequenceSummary
 from .rows import Node, Rows, prompt_tail
@@ -259,14 +259,14 @@ class PreventionLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
             firsts = [int(values.argmax())] if len(values) == 1 else values.argmax(axis=1).tolist()
             tops = [float(values[row, first]) for row, first in enumerate(firsts)]
             if skipping:
-                chances = _top_chances(scores.float(), torch.tensor(tops)).tolist()
+                chances = top_chances(scores.float(), torch.tensor(tops)).tolist()
             ids = (input_ids if input_ids.dtype == torch.int64 else input_ids.long()).cpu().numpy()
         else:
             first = scores.argmax(dim=-1, keepdim=True)
             top = scores.gather(1, first).float()
             parts = [input_ids.to(first.device), first, _bits(top)]
             if skipping:
-                parts.append(_bits(_top_chances(scores.float(), top[:, 0])[:, None]))
+                parts.append(_bits(top_chances(scores.float(), top[:, 0])[:, None]))
             packed = torch.cat(parts, dim=1).cpu().numpy()
             width = input_ids.shape[1]
             ids = packed[:, :width]
@@ -724,11 +724,6 @@ def _blocks(detector: LiteralDetector, state: Any, token: int) -> bool:
 
 def _as_numpy(scores: torch.Tensor) -> Any:
     return (scores if scores.dtype == torch.float32 else scores.float()).numpy()
-
-
-def _top_chances(scores: torch.Tensor, tops: torch.Tensor) -> torch.Tensor:
-    """Softmax probability of the top score of each row, (rows,); NaN where a score is NaN."""
-    return (scores - tops[:, None]).exp_().sum(dim=-1).reciprocal()
 
 
 def _bits(values: torch.Tensor) -> torch.Tensor:

@@ -121,10 +121,15 @@ def describe_host(model: Any, vocabulary: Any) -> dict[str, Any]:
     parts = [getattr(config, name, None) for name in ("hidden_size", "num_hidden_layers", "vocab_size")]
     width, layers, size = parts
     return {
-        "id": Path(name).name if name and Path(name).is_dir() else name,
+        "id": host_name(name),
         "shape": f"{getattr(config, 'model_type', '')} {width}x{layers}, {size}",
         "vocabulary": str(vocabulary.fingerprint)[:16],
     }
+
+
+def host_name(source: str) -> str:
+    """A host's id; of a folder its name, not where it lies."""
+    return Path(source).name if source and Path(source).is_dir() else source
 
 
 def detector_versions(detectors: Sequence[Any]) -> dict[str, str]:

@@ -17,9 +17,8 @@ from typing import Any
 
 import torch
 
+from .masking import top_chances
 from .rows import Node
-
-TRACE_WIDTH = 8
 
 
 @dataclass(frozen=True)
@@ -99,9 +98,10 @@ class Trace:
         scores, tokens = clean.topk(min(self.width, clean.shape[1]), dim=-1)
         kept = after.float().gather(1, tokens)
         totals, choices = clean.logsumexp(-1).tolist(), after.float().nan_to_num(nan=-math.inf).argmax(-1)
-        best = clean.gather(1, torch.tensor(firsts, device=clean.device)[:, None])
-        # the processor's own formula, so that a threshold is met by the same bits
-        chances = (clean - best).exp_().sum(dim=-1).reciprocal().tolist()
+        best = clean.gather(1, torch.tensor(firsts, device=clean.device)[:, None])[:, 0]
+        chances = top_chances(
+            clean, best
+        ).tolist()  # as the processor does, so that thresholds meet the same bits
         actions = {plan.row: plan.action if plan.by >= 0 else "" for plan in plans}
         asked = {row.at: row for row in candidates.last} if plans else {}
         names = [detector.name for detector in candidates.detectors]

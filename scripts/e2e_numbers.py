@@ -19,13 +19,13 @@ from typing import Any
 from _common import finish, parser, provenance, rows
 
 from lettuceprevent.assets import host_id
+from lettuceprevent.evaluation.number_metrics import REFUSED
 from lettuceprevent.evaluation.numbers import ContextNumbers, check_answer, find_literals
 from lettuceprevent.generation import generate
 from lettuceprevent.report import PreventionReport
 from lettuceprevent.vocabulary import Vocabulary
 
 FILES = ("summary_prompts",)
-REFUSED = ("unsupported", "derivable", "rounded")
 
 
 class Host:

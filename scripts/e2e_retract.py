@@ -35,6 +35,7 @@ from _common import finish, parser, provenance, rows
 
 from lettuceprevent import retract
 from lettuceprevent.assets import host_id
+from lettuceprevent.evaluation.number_metrics import REFUSED
 from lettuceprevent.evaluation.numbers import ContextNumbers, check_answer, find_literals
 from lettuceprevent.generation import generate
 from lettuceprevent.report import PreventionReport
@@ -47,7 +48,6 @@ MODES: dict[str, dict[str, Any]] = {
     "greedy": {"do_sample": False},
     "sampled": {"do_sample": True, "temperature": 0.8, "top_p": 0.95, "top_k": 0},
 }
-REFUSED = ("unsupported", "derivable", "rounded")
 NEAR = 3
 
 

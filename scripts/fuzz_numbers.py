@@ -29,6 +29,7 @@ from _hosts import Host, HostConfig
 
 from lettuceprevent import lexicon_en as lexicon
 from lettuceprevent.automaton import NumberDetector
+from lettuceprevent.evaluation.number_metrics import REFUSED
 from lettuceprevent.evaluation.numbers import ContextNumbers, check_answer, scan
 from lettuceprevent.generation import generate
 from lettuceprevent.grounding import Grounding
@@ -38,7 +39,6 @@ from lettuceprevent.vocabulary import Vocabulary
 FILES = ("summary_prompts",)
 TABLE = 192  # rows of logits per host
 BATCH = 8
-REFUSED = ("unsupported", "derivable", "rounded")
 #: mode -> share of the generations
 MODES = {"greedy": 0.34, "top_k": 0.24, "top_p": 0.08, "beam": 0.14, "assisted": 0.08, "prompt_lookup": 0.12}
 SINGLE = ("assisted", "prompt_lookup")

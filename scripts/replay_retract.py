@@ -32,6 +32,7 @@ from _hosts import Host, HostConfig
 from replay_numbers import Replay, spans
 
 from lettuceprevent.check import check_text
+from lettuceprevent.evaluation.number_metrics import REFUSED
 from lettuceprevent.evaluation.numbers import ContextNumbers, check_answer, find_literals
 from lettuceprevent.generation import generate
 from lettuceprevent.grounding import Grounding
@@ -41,7 +42,6 @@ from lettuceprevent.report import PreventionReport
 FILES = ("number_mentions",)
 TOKENIZERS = ("smollm2", "llama31", "mistral")
 POLICIES = ("substitute", "avoid", "retract")
-REFUSED = ("unsupported", "derivable", "rounded")
 SPARE = 48  # tokens that an answer may be longer than the stored one
 STUCK = 16  # tokens that are not the answer's, after which the host goes on with its next token
 

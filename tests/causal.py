@@ -1,6 +1,4 @@
-"""What the tests of the causal detector share: random checkpoints, a tiny host, and scores by full
-forward passes.
-"""
+"""What the tests of model detectors share: random checkpoints, a tiny host, and scores by full forward passes."""
 
 from __future__ import annotations
 
@@ -71,3 +69,30 @@ def tiny_host(tokenizer: Any) -> Any:
         bos_token_id=None,
     )
     return LlamaForCausalLM(config).eval()
+
+
+def write_encoder(folder: Path, labels: int = 2, longest: int = 512) -> Path:
+    """A tiny random ModernBERT token classifier."""
+    from transformers import ModernBertConfig, ModernBertForTokenClassification
+
+    tokenizer = maker().small_tokenizer()
+    torch.manual_seed(0)
+    config = ModernBertConfig(
+        vocab_size=max(tokenizer.get_vocab().values()) + 1,
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=3,
+        num_attention_heads=4,
+        max_position_embeddings=longest,
+        local_attention=16,
+        num_labels=labels,
+        initializer_range=0.3,
+        pad_token_id=tokenizer.pad_token_id,
+        cls_token_id=tokenizer.cls_token_id,
+        sep_token_id=tokenizer.sep_token_id,
+        bos_token_id=tokenizer.cls_token_id,
+        eos_token_id=tokenizer.sep_token_id,
+    )
+    ModernBertForTokenClassification(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder

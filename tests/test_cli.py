@@ -2,6 +2,9 @@ from __future__ import annotations
 
 import io
 import json
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 from fakes import make_llama, make_tokenizer
@@ -150,3 +153,19 @@ def test_mark_difference():
     assert mark_difference("it was 5 then", "it was then", color=False) == "it was [-5 -]then"
     assert mark_difference("a b", "a c", color=False) == "a [-b-]{+c+}"
     assert "\033[32;1mc" in mark_difference("a b", "a c", color=True)
+
+
+def test_a_failure_is_one_line_also_where_the_command_is_run_as_a_module(tmp_path):
+    """Run so, cli.py is another module than `lettuceprevent.cli`, and so would be an error class in it."""
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text('{"id": "1", "query": "q", "context": "c"}\n', encoding="utf-8")
+    done = subprocess.run(
+        [
+            sys.executable, "-m", "lettuceprevent.cli", "evaluate", "--model", str(tmp_path / "none"),
+            "--prompts", str(prompts), "--out", str(tmp_path / "run"),
+        ],
+        capture_output=True, text=True, cwd=Path(__file__).parents[1],
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+    assert done.stderr.splitlines()[-1].startswith("lettuceprevent: --model: expected")

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from causal import maker, tiny_host
+from causal import maker, tiny_host, write_encoder
 
 from lettuceprevent.checkpoint import CheckpointError
 from lettuceprevent.cli import main
@@ -20,33 +20,6 @@ from lettuceprevent.report import PreventionReport
 
 PLAIN = Grounding(("Revenue rose by 12.5 percent in 2021.",))
 ASKED = Grounding(("Ten officers came.", "It was Tuesday."), "How many officers came?")
-
-
-def write_encoder(folder: Path, labels: int = 2) -> Path:
-    """A tiny random ModernBERT token classifier."""
-    from transformers import ModernBertConfig, ModernBertForTokenClassification
-
-    tokenizer = maker().small_tokenizer()
-    torch.manual_seed(0)
-    config = ModernBertConfig(
-        vocab_size=max(tokenizer.get_vocab().values()) + 1,
-        hidden_size=32,
-        intermediate_size=48,
-        num_hidden_layers=3,
-        num_attention_heads=4,
-        max_position_embeddings=512,
-        local_attention=16,
-        num_labels=labels,
-        initializer_range=0.3,
-        pad_token_id=tokenizer.pad_token_id,
-        cls_token_id=tokenizer.cls_token_id,
-        sep_token_id=tokenizer.sep_token_id,
-        bos_token_id=tokenizer.cls_token_id,
-        eos_token_id=tokenizer.sep_token_id,
-    )
-    ModernBertForTokenClassification(config).save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return folder
 
 
 @pytest.fixture(scope="module")

@@ -1,9 +1,7 @@
 from __future__ import annotations
 
 import pytest
-import torch
-from causal import make_checkpoint
-from conftest import need_asset
+from causal import make_checkpoint, write_encoder
 
 from lettuceprevent.evaluation.auditors import (
     AuditedSpan,
@@ -25,23 +23,10 @@ EMPTY = Sample(Grounding(("", "  ")), "It was 3.")
 
 
 @pytest.fixture(scope="module")
-def encoder():
-    from transformers import AutoTokenizer, ModernBertConfig, ModernBertForTokenClassification
-
-    tokenizer = AutoTokenizer.from_pretrained(need_asset("modernbert"))
-    torch.manual_seed(0)
-    config = ModernBertConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=32,
-        intermediate_size=48,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        num_labels=2,
-        max_position_embeddings=256,
-        pad_token_id=tokenizer.pad_token_id,
-        attn_implementation="eager",
+def encoder(tmp_path_factory):
+    return EncoderAuditor.load(
+        str(write_encoder(tmp_path_factory.mktemp("encoder"), longest=256)), threshold=0.5
     )
-    return EncoderAuditor(ModernBertForTokenClassification(config), tokenizer, threshold=0.5)
 
 
 @pytest.fixture(scope="module")

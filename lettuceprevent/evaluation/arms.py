@@ -14,20 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from ..detectors import DETECTOR_OPTIONS
+from ..generation import PROCESSOR_OPTIONS
+from ..processor import ON_UNSUPPORTED
 
 PLAIN = "plain"
-POLICIES = ("avoid", "substitute", "retract")
-PREVENTION_OPTIONS = DETECTOR_OPTIONS | {
-    "detector_type",
-    "skip_threshold",
-    "candidates",
-    "confidence_threshold",
-    "penalty",
-    "unscored",
-    "on_unsupported",
-    "on_error",
-    "evidence",
-}
+PREVENTION_OPTIONS = (
+    DETECTOR_OPTIONS | {"detector_type"} | PROCESSOR_OPTIONS - {"synchronize", "prompt_length"}
+)
 #: what all lines of a run have in common, whatever their arm
 SHARED = ("decoding", "host", "versions", "data")
 
@@ -61,16 +54,16 @@ def parse_arm(text: str) -> Arm:
     if not colon:
         if name == PLAIN:
             return Arm(name)
-        if name in POLICIES:
+        if name in ON_UNSUPPORTED:
             return Arm(name, {"detector_type": "number", "on_unsupported": name})
-        known = ", ".join((PLAIN, *POLICIES))
+        known = ", ".join((PLAIN, *ON_UNSUPPORTED))
         raise ValueError(f"arm: expected one of {known}, or NAME:key=value,..., got {text!r}")
     options: dict[str, Any] = {}
     for pair in filter(None, (part.strip() for part in rest.split(","))):
         key, equals, value = pair.partition("=")
         if not equals or not key.strip():
             raise ValueError(f"arm {name!r}: expected key=value, got {pair!r}")
-        options[key.strip()] = _value(value.strip())
+        options[key.strip()] = option_value(value.strip())
     return make_arm(name.strip(), options)
 
 
@@ -158,7 +151,8 @@ def _jsonable(value: Any) -> Any:
     return value if value is None or isinstance(value, str | int | float | bool) else str(value)
 
 
-def _value(text: str) -> Any:
+def option_value(text: str) -> Any:
+    """An option of the command line: JSON, "inf" or "-inf", else the text itself."""
     if text in ("inf", "-inf"):
         return float(text)
     try:

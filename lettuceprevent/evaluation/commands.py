@@ -10,12 +10,12 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-EXIT_FAILED = 2
+from ..console import add_host_arguments, in_one_line, say
+
 EXIT_UNFINISHED = 3
 
 
@@ -67,12 +67,8 @@ def _add_evaluate(commands: Any) -> None:
         description="Answer prompts under several arms, decoding alike, and keep every answer. A run that was "
         "interrupted goes on where it was.",
     )
-    command.add_argument("--model", required=True, metavar="ID", help="Hugging Face model id or folder")
+    add_host_arguments(command)
     command.add_argument("--name", metavar="TEXT", help="what the run calls the model (default: --model)")
-    command.add_argument(
-        "--device", metavar="DEVICE", help="where to run it (default: a GPU if there is one)"
-    )
-    command.add_argument("--dtype", default="auto", help="float32, bfloat16, ... (default: the checkpoint's)")
     add_prompt_arguments(command)
     command.add_argument("--out", type=Path, required=True, metavar="RUN", help="folder of the run")
     arms = command.add_mutually_exclusive_group()
@@ -94,11 +90,11 @@ def _add_evaluate(commands: Any) -> None:
     command.add_argument("--seed", type=int, default=0)
     command.add_argument("--batch", type=int, default=1, metavar="N", help="prompts answered together")
     command.add_argument("--minutes", type=float, metavar="M", help="begin nothing new after M minutes")
-    command.set_defaults(run=_guarded(_evaluate))
+    command.set_defaults(run=in_one_line(_evaluate))
 
 
 def _evaluate(options: argparse.Namespace) -> int:
-    from ..cli import Host
+    from ..hosts import Host
     from .arms import parse_arm, read_arms, require_matched
     from .evaluate import EvaluatedHost, evaluate, launched
 
@@ -117,7 +113,7 @@ def _evaluate(options: argparse.Namespace) -> int:
     if not prompts.prompts:
         raise ValueError("prompts: expected at least one, got none")
     for reason, count in prompts.left_out.items():
-        print(f"{count} prompts left out: {reason}", file=sys.stderr)
+        say(f"{count} prompts left out: {reason}")
     prefix = f"[{process}] " if processes > 1 else ""
     left = evaluate(
         host,
@@ -130,7 +126,7 @@ def _evaluate(options: argparse.Namespace) -> int:
         process=process,
         processes=processes,
         stop_after=None if options.minutes is None else 60 * options.minutes,
-        say=lambda text: print(prefix + text, file=sys.stderr, flush=True),
+        say=lambda text: say(prefix + text),
     )
     return EXIT_UNFINISHED if left else 0
 
@@ -154,7 +150,7 @@ def _add_score(commands: Any) -> None:
     command.add_argument(
         "--prompts", type=Path, metavar="FILE", help="the run's prompts, where it was packed without contexts"
     )
-    command.set_defaults(run=_guarded(_score))
+    command.set_defaults(run=in_one_line(_score))
 
 
 def _score(options: argparse.Namespace) -> int:
@@ -198,11 +194,7 @@ def _add_tune(commands: Any) -> None:
         description="Measure what each setting costs and what it leaves unsupported, and write a profile for "
         "generate(profile=...). Settings that give the same answer share one generation.",
     )
-    command.add_argument("model", metavar="HOST", help="Hugging Face model id or folder")
-    command.add_argument(
-        "--device", metavar="DEVICE", help="where to run it (default: a GPU if there is one)"
-    )
-    command.add_argument("--dtype", default="auto", help="float32, bfloat16, ... (default: the checkpoint's)")
+    add_host_arguments(command, name="model")
     add_prompt_arguments(command)
     command.add_argument("--out", type=Path, required=True, metavar="FOLDER", help="where the result goes")
     command.add_argument("--detector", default="number", metavar="NAME", help="as for generate")
@@ -225,7 +217,7 @@ def _add_tune(commands: Any) -> None:
     command.add_argument("--encoder", metavar="ID", help="judge by this encoder instead of by numbers")
     command.add_argument("--no-simulation", action="store_true", help="generate at every setting")
     command.add_argument("--plot", action="store_true", help="also draw plot.png (needs the extra `plot`)")
-    command.set_defaults(run=_guarded(_tune))
+    command.set_defaults(run=in_one_line(_tune))
 
 
 def _tune(options: argparse.Namespace) -> int:
@@ -245,16 +237,3 @@ def _pair(text: str) -> tuple[str, str]:
     if not equals:
         raise ValueError(f"--fields: expected NAME=FIELD, got {text!r}")
     return name, field
-
-
-def _guarded(run: Callable[[argparse.Namespace], int]) -> Callable[[argparse.Namespace], int]:
-    """`run`, with what the user can put right said in one line."""
-
-    def guarded(options: argparse.Namespace) -> int:
-        try:
-            return run(options)
-        except (ValueError, TypeError, OSError) as error:
-            print(f"lettuceprevent: {error}", file=sys.stderr)
-            return EXIT_FAILED
-
-    return guarded

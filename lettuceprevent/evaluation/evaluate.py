@@ -14,7 +14,6 @@ import inspect
 import json
 import os
 import platform
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timezone
@@ -24,8 +23,10 @@ from typing import Any
 
 import torch
 
+from ..console import say
 from ..generation import generate
 from ..grounding import Grounding
+from ..hosts import has_template, prompt_text
 from ..report import PreventionReport
 from ..version import VERSION
 from ..vocabulary import Vocabulary
@@ -55,7 +56,6 @@ class EvaluatedHost:
         eos = model.generation_config.eos_token_id
         self.ends = frozenset([eos] if isinstance(eos, int) else eos or [])
         self._accepted = frozenset(inspect.signature(model.forward).parameters)
-        self._templated = bool(getattr(tokenizer, "chat_template", None))
         self._read: tuple[str, Any, Any] | None = None  # the last prompt's text, cache and last logits
 
     def described(self) -> dict[str, Any]:
@@ -69,16 +69,12 @@ class EvaluatedHost:
 
     def prompt_text(self, prompt: Prompt) -> str:
         """Query and context as one user turn; the host is shown all that supports a number."""
-        content = f"{prompt.query.strip()}\n\n{prompt.text.strip()}".strip()
-        if not self._templated:
-            return f"{content}\n\nAnswer:"
-        turn = [{"role": "user", "content": content}]
-        return str(self.tokenizer.apply_chat_template(turn, tokenize=False, add_generation_prompt=True))
+        return prompt_text(self.tokenizer, f"{prompt.query.strip()}\n\n{prompt.text.strip()}".strip())
 
     def encode(self, texts: list[str]) -> dict[str, torch.Tensor]:
         """Ids and attention mask (rows, width), left-padded, on the host's device."""
         encoded = self.tokenizer(
-            texts, return_tensors="pt", padding=True, add_special_tokens=not self._templated
+            texts, return_tensors="pt", padding=True, add_special_tokens=not has_template(self.tokenizer)
         )
         return {name: encoded[name].to(self.model.device) for name in ("input_ids", "attention_mask")}
 
@@ -155,7 +151,7 @@ def evaluate(
     process: int = 0,
     processes: int = 1,
     stop_after: float | None = None,
-    say: Callable[[str], None] = lambda text: print(text, file=sys.stderr, flush=True),
+    say: Callable[[str], None] = say,
 ) -> int:
     """Answer what the run in the folder `out` lacks; returns how many answers are still missing.
 

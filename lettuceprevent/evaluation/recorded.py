@@ -25,10 +25,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from ..candidates import ROUNDS
 from ..report import PreventionReport
 from ..trace import TraceStep
-
-_ROUNDS = 3  # as in `candidates.CandidateCheck`
 
 
 @dataclass(frozen=True)
@@ -123,7 +122,7 @@ def pick(step: TraceStep, limits: Limits) -> int | None:
     recording does not hold every verdict this takes."""
     found: dict[int, float] = {}
     asked: tuple[int, ...] = ()
-    for turn in range(_ROUNDS):
+    for turn in range(ROUNDS):
         upto = (turn + 1) * limits.count
         if len(step.seen) < upto:
             return None

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -22,11 +21,13 @@ from typing import Any
 
 import torch
 
+from ..console import say
+from ..detectors import DETECTOR_OPTIONS, build_detectors, host_defaults, parse_detector_type
 from ..generation import generate
 from ..grounding import Grounding
 from ..profiles import Profile, describe_host, detector_versions
 from ..report import PreventionReport
-from .arms import jsonable, make_arm
+from .arms import jsonable, make_arm, option_value
 from .auditors import Auditor, Sample
 from .degeneration import Shape, gate, shape
 from .evaluate import EvaluatedHost, versions
@@ -324,13 +325,9 @@ def make_profile(tuner: Tuner, tuned: Tuned, prompts: Prompts, budget: float) ->
 
 
 def _versions_of(tuner: Tuner, prompt: Prompt) -> dict[str, str]:
-    from ..detectors import DETECTOR_OPTIONS, MODEL_DETECTORS, build_detectors, parse_detector_type
-
     kind = tuner.options["detector_type"]
     options = {key: value for key, value in tuner.options.items() if key in DETECTOR_OPTIONS}
-    if set(parse_detector_type(kind)) & MODEL_DETECTORS:
-        model = tuner.host.model
-        options = {"detector_device": model.device, "detector_dtype": model.dtype, **options}
+    options = {**host_defaults(parse_detector_type(kind), tuner.host.model), **options}
     grounding = Grounding(prompt.passages, prompt.query)
     return detector_versions(
         build_detectors(kind, tuner.host.tokenizer, tuner.host.vocabulary, [grounding], **options)
@@ -396,12 +393,14 @@ def plot(tuned: Tuned, path: Path, budget: float) -> None:
 
 def run_tune(options: argparse.Namespace) -> int:
     """`lettuceprevent tune`; writes profile.json, grid.json, table.md and, where asked, plot.png."""
-    from ..cli import Host
+    from ..hosts import Host
     from .auditors import EncoderAuditor
     from .commands import chosen_prompts
 
     given = dict(pair.partition("=")[::2] for pair in options.option)
-    arm = make_arm("tune", {"detector_type": options.detector, **{k: _value(v) for k, v in given.items()}})
+    arm = make_arm(
+        "tune", {"detector_type": options.detector, **{k: option_value(v) for k, v in given.items()}}
+    )
     if arm.decoding:
         raise ValueError(f"--option: expected options of prevention, got {', '.join(arm.decoding)}")
     points = [
@@ -427,7 +426,7 @@ def run_tune(options: argparse.Namespace) -> int:
         points,
         budget=options.budget,
         stop_after=None if options.minutes is None else 60 * options.minutes,
-        say=lambda text: print(text, file=sys.stderr, flush=True),
+        say=say,
     )
     options.out.mkdir(parents=True, exist_ok=True)
     if options.plot:
@@ -439,7 +438,7 @@ def run_tune(options: argparse.Namespace) -> int:
     if tuned.chosen is None:
         return 1
     make_profile(tuner, tuned, prompts, options.budget).save(options.out / "profile.json")
-    print(f"\nwritten: {options.out / 'profile.json'}", file=sys.stderr)
+    say(f"\nwritten: {options.out / 'profile.json'}")
     return 0
 
 
@@ -459,10 +458,3 @@ def document(tuner: Tuner, tuned: Tuned, prompts: Prompts) -> dict[str, Any]:
         "chosen": asdict(tuned.chosen.point) if tuned.chosen and tuned.chosen.point else None,
         "within_budget": tuned.within_budget,
     }
-
-
-def _value(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text

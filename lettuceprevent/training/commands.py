@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from pathlib import Path
 from typing import Any
+
+from ..console import add_host_arguments, in_one_line, say
 
 
 def add_train_command(commands: Any) -> None:
@@ -18,7 +19,7 @@ def add_train_command(commands: Any) -> None:
         help="a linear probe on the frozen host's states",
         description="Train a linear probe. A run that was stopped goes on where it was, with the same --out.",
     )
-    probe.add_argument("--host", required=True, metavar="ID", help="Hugging Face model id or folder")
+    add_host_arguments(probe, name="--host")
     probe.add_argument("--data", required=True, nargs="+", metavar="FILE", help="JSON lines, see the docs")
     probe.add_argument("--out", required=True, type=Path, metavar="DIR")
     probe.add_argument(
@@ -27,34 +28,27 @@ def add_train_command(commands: Any) -> None:
     probe.add_argument("--limit", type=int, metavar="N", help="only the first N answers")
     probe.add_argument("--validation", type=float, default=0.15, metavar="P", help="share of contexts")
     probe.add_argument("--seed", type=int, default=0)
-    probe.add_argument("--device", metavar="DEVICE")
-    probe.add_argument("--dtype", default="auto")
-    probe.set_defaults(run=_train_probe)
+    probe.set_defaults(run=in_one_line(_train_probe))
 
 
 def _train_probe(options: argparse.Namespace) -> int:
-    from ..cli import CommandError, Host
+    from ..hosts import Host
+    from ..profiles import host_name
     from .data import load_examples
     from .probe import train_probe
 
-    def say(text: str) -> None:
-        print(text, file=sys.stderr, flush=True)
-
-    try:
-        examples = load_examples(options.data)[: options.limit]
-        host = Host(options.host, options.device, options.dtype)
-        probe = train_probe(
-            host.model,
-            host.tokenizer,
-            Path(options.host).name if Path(options.host).is_dir() else options.host,
-            examples,
-            options.out,
-            layers=options.layers,
-            validation=options.validation,
-            seed=options.seed,
-            say=say,
-        )
-    except (OSError, ValueError, TypeError) as error:
-        raise CommandError(str(error)) from error
+    examples = load_examples(options.data)[: options.limit]
+    host = Host(options.host, options.device, options.dtype)
+    probe = train_probe(
+        host.model,
+        host.tokenizer,
+        host_name(options.host),
+        examples,
+        options.out,
+        layers=options.layers,
+        validation=options.validation,
+        seed=options.seed,
+        say=say,
+    )
     print(json.dumps(probe.card, indent=2))
     return 0

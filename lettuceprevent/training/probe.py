@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize
 
 from ..evaluation.streaming import average_precision
+from ..hosts import has_template, prompt_text
 from ..probe import HEADS, Probe, decoder_layers, host_hash
 from .data import Example
 from .labels import LabelledTokens, label_tokens
@@ -34,12 +35,8 @@ def prompt_ids(tokenizer: Any, example: Example, most: int) -> list[int]:
         "offset_mapping"
     ]
     context = example.context if len(found) <= most else example.context[: found[most - 1][1]]
-    content = f"{context.strip()}\n\n{example.query.strip()}"
-    if getattr(tokenizer, "chat_template", None):
-        turn = [{"role": "user", "content": content}]
-        text = tokenizer.apply_chat_template(turn, add_generation_prompt=True, tokenize=False)
-        return list(tokenizer(text, add_special_tokens=False)["input_ids"])
-    return list(tokenizer(f"{content}\n\nAnswer:")["input_ids"])
+    text = prompt_text(tokenizer, f"{context.strip()}\n\n{example.query.strip()}")
+    return list(tokenizer(text, add_special_tokens=not has_template(tokenizer))["input_ids"])
 
 
 def extract_states(
