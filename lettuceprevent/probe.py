@@ -34,6 +34,16 @@ def host_hash(config: Any) -> str:
     return hashlib.sha256(json.dumps(shape, sort_keys=True).encode()).hexdigest()[:16]
 
 
+def weights_hash(model: Any) -> str:
+    """A hash of the signs in the first rows of each matrix of the decoder layers: the same in every dtype, another
+    for another fine-tune. Empty where it cannot be told: quantised weights, or none in memory."""
+    matrices = [each for layer in decoder_layers(model) for each in layer.parameters() if each.dim() == 2]
+    if not matrices or any(each.is_meta or not each.is_floating_point() for each in matrices):
+        return ""
+    signs = [torch.signbit(each.detach()[:4]).flatten().cpu() for each in matrices]
+    return hashlib.sha256(torch.cat(signs).numpy().tobytes()).hexdigest()[:16]
+
+
 def decoder_layers(model: Any) -> Any:
     """The decoder layers of a host. Raises TypeError where there are none to be found."""
     base = model.get_decoder() if hasattr(model, "get_decoder") else model
@@ -48,7 +58,7 @@ def decoder_layers(model: Any) -> Any:
 class Probe:
     """weights, biases: per head (width,) and a scalar, float32, such that P = sigmoid(weight · state + bias).
 
-    card: host (id, hash, layers, width), heads (layer, threshold, metrics), data.
+    card: host (id, hash, weights, layers, width), heads (layer, threshold, metrics), data.
     """
 
     weights: dict[str, torch.Tensor]
@@ -64,9 +74,11 @@ class Probe:
         weight = self.weights[head].to(states.device)
         return torch.sigmoid(states.float() @ weight + self.biases[head])
 
-    def check_host(self, config: Any) -> None:
-        """Raise ValueError where this is not the host that the probe was made for."""
+    def check_host(self, model: Any) -> None:
+        """Raise ValueError where this is not the host that the probe was made for: its architecture, and its
+        weights where the card has their hash. Given a config alone, only the architecture."""
         host = self.card["host"]
+        config = getattr(model, "config", model)
         got = {
             "layers": config.num_hidden_layers,
             "width": config.hidden_size,
@@ -75,6 +87,9 @@ class Probe:
         for name, value in got.items():
             if host[name] != value:
                 raise ValueError(f"probe of {host['id']}: expected {name} {host[name]}, got {value}")
+        weights = host.get("weights") and config is not model and weights_hash(model)
+        if weights and weights != host["weights"]:
+            raise ValueError(f"probe of {host['id']}: expected weights {host['weights']}, got {weights}")
 
     def save(self, folder: str | Path) -> None:
         """Write probe.safetensors and probe.json."""
@@ -120,7 +135,7 @@ def watch(model: Any, probe: Probe, head: str = "before") -> Iterator[Watched]:
 
     The rows of a step (beams included) are those whose scores the logits processors see next.
     """
-    probe.check_host(model.config)
+    probe.check_host(model)
     seen = Watched()
 
     def read(module: Any, inputs: Any, output: Any) -> None:

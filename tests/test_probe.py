@@ -13,7 +13,7 @@ import torch
 from fakes import make_llama, make_tokenizer
 
 from lettuceprevent.cli import main
-from lettuceprevent.probe import Probe, decoder_layers, watch
+from lettuceprevent.probe import Probe, decoder_layers, watch, weights_hash
 from lettuceprevent.training.data import Example
 from lettuceprevent.training.labels import label_tokens
 from lettuceprevent.training.probe import best_f1, extract_states, fit_logistic, prompt_ids, train_probe
@@ -86,6 +86,23 @@ def test_another_host_is_refused(host: tuple[Any, Any], trained: tuple[Probe, Pa
             setattr(config, name, value)
         with pytest.raises(ValueError, match=message):
             probe.check_host(config)
+
+
+def test_another_fine_tune_is_refused_and_another_dtype_is_not(
+    host: tuple[Any, Any], trained: tuple[Probe, Path]
+) -> None:
+    probe, _ = trained
+    for dtype in (torch.float32, torch.bfloat16, torch.float16):
+        probe.check_host(copy.deepcopy(host[0]).to(dtype))
+    tuned = copy.deepcopy(host[0])
+    torch.manual_seed(0)
+    with torch.no_grad():
+        for parameter in tuned.parameters():
+            parameter += 0.1 * parameter.std() * torch.randn_like(parameter)
+    with pytest.raises(ValueError, match="expected weights"), watch(tuned, probe):
+        pass
+    assert weights_hash(tuned.to("meta")) == ""
+    probe.check_host(tuned)  # not to be told
 
 
 def test_the_cache_goes_on_where_it_stopped(host: tuple[Any, Any], tmp_path: Path) -> None:

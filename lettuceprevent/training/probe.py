@@ -20,7 +20,7 @@ from scipy.optimize import minimize
 
 from ..evaluation.streaming import average_precision
 from ..hosts import has_template, prompt_text
-from ..probe import HEADS, Probe, decoder_layers, host_hash
+from ..probe import HEADS, Probe, decoder_layers, host_hash, weights_hash
 from .data import Example
 from .labels import LabelledTokens, label_tokens
 from .splits import context_key, split_by_context
@@ -193,6 +193,7 @@ def train_probe(
         "host": {
             "id": host,
             "hash": host_hash(model.config),
+            "weights": weights_hash(model),
             "layers": count,
             "width": int(model.config.hidden_size),
         },
