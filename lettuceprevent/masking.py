@@ -141,7 +141,11 @@ def lower_(row: Row, index: torch.Tensor, penalty: float) -> None:
 
 def top_chances(scores: torch.Tensor, tops: torch.Tensor) -> torch.Tensor:
     """Softmax probability of the top score of each row, (rows,); NaN where a score is NaN."""
-    return (scores - tops[:, None]).exp_().sum(dim=-1).reciprocal()
+    if not on_host(scores):
+        return (scores - tops[:, None]).exp_().sum(dim=-1).reciprocal()
+    with np.errstate(invalid="ignore", over="ignore"):  # a NaN, or a row of infinities, is an answer here
+        distances = scores.detach().numpy() - tops.numpy()[:, None]
+        return torch.from_numpy(1.0 / np.exp(distances, out=distances).sum(axis=1))
 
 
 class MaskCache:
