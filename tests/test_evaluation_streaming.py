@@ -11,6 +11,7 @@ from lettuceprevent.detectors import build_detectors
 from lettuceprevent.evaluation.spans import Overlap
 from lettuceprevent.evaluation.streaming import (
     StreamedAnswer,
+    auroc,
     average_precision,
     calibration_error,
     first_tokens,
@@ -101,6 +102,24 @@ def test_average_precision_by_hand():
     assert average_precision(array(0.1), np.array([False])) is None
 
 
+def test_auroc_by_hand():
+    labels = np.array([True, False, True, False])
+    assert auroc(array(0.9, 0.8, 0.7, 0.1), labels) == pytest.approx(3 / 4)  # one pair of four is wrong
+    assert auroc(array(0.3, 0.3, 0.3, 0.3), labels) == pytest.approx(1 / 2)
+    assert auroc(array(0.5, 0.5, 0.2, 0.1), labels) == pytest.approx((1 / 2 + 1 + 0 + 1) / 4)
+    assert auroc(array(0.1, 0.2), np.array([False, False])) is None
+    assert auroc(array(), np.array([], bool)) is None
+
+
+def test_a_weight_counts_a_token_so_often():
+    rng = np.random.default_rng(0)
+    scores = np.round(rng.random(40), 1).astype(np.float32)
+    labels, weights = rng.random(40) < 0.3, rng.integers(0, 4, 40)
+    repeated = np.repeat(scores, weights), np.repeat(labels, weights)
+    for measure in (auroc, average_precision):
+        assert measure(scores, labels, weights) == pytest.approx(measure(*repeated))
+
+
 def test_calibration_by_hand():
     # 0.9 and 0.95 share a bin: mean 0.925 against 1/2; 0.15 alone against 0; 1.0 is in the last bin, too
     scores, labels = array(0.9, 0.95, 0.15), np.array([True, False, False])
@@ -122,4 +141,5 @@ def test_scores_by_hand():
     assert (found.count, found.spans) == (6, 2)
     assert found.seconds_per_check == pytest.approx(0.1)
     empty = streaming_scores([])
-    assert (empty.average_precision, empty.first_recall, empty.seconds_per_check) == (None, None, 0)
+    assert (empty.average_precision, empty.auroc, empty.first_recall) == (None, None, None)
+    assert empty.seconds_per_check == 0

@@ -130,7 +130,7 @@ class StreamedAnswer:
 @dataclass(frozen=True)
 class StreamingScores:
     """tokens: counts at the threshold (precision, recall, f1 as in spans.py). average_precision: of the
-    unsupported class, None without labelled tokens. first_recall: share of labelled spans whose first token is
+    unsupported class, None without labelled tokens. auroc: None without tokens of both kinds. first_recall: share of labelled spans whose first token is
     above the threshold, the place where prevention has to act; None without spans. calibration_error: expected
     calibration error over ten bins of equal width. seconds_per_check: mean over tokens."""
 
@@ -140,6 +140,7 @@ class StreamingScores:
     count: int
     spans: int
     average_precision: float | None
+    auroc: float | None
     first_recall: float | None
     calibration_error: float
     seconds_per_check: float
@@ -157,6 +158,7 @@ def streaming_scores(answers: Sequence[StreamedAnswer], threshold: float = 0.5) 
         count=len(scores),
         spans=len(firsts),
         average_precision=average_precision(scores, labels),
+        auroc=auroc(scores, labels),
         first_recall=sum(score > threshold for score in firsts) / len(firsts) if firsts else None,
         calibration_error=calibration_error(scores, labels),
         seconds_per_check=sum(a.seconds for a in answers) / len(scores) if len(scores) else 0.0,
@@ -169,20 +171,45 @@ def token_overlap(scores: NDArray[np.float32], labels: NDArray[np.bool_], thresh
     return Overlap(int((predicted & labels).sum()), int(predicted.sum()), int(labels.sum()))
 
 
-def average_precision(scores: NDArray[np.float32], labels: NDArray[np.bool_]) -> float | None:
+def average_precision(
+    scores: NDArray[np.float32], labels: NDArray[np.bool_], weights: NDArray[Any] | None = None
+) -> float | None:
     """Sum over distinct scores, from the highest down, of precision there times the recall it adds.
 
-    Tokens of one score come together, whatever their order. None where nothing is labelled.
+    Tokens of one score come together, whatever their order. weights (n,): how often each token counts (once).
+    None where nothing is labelled.
     """
-    total = int(labels.sum())
-    if not total:
+    hits, ranks = _ranked(scores, labels, weights)
+    if not len(hits) or not hits[-1]:
         return None
+    precision = hits / np.maximum(ranks, 1e-12)
+    return float((precision * np.diff(hits, prepend=0)).sum() / hits[-1])
+
+
+def auroc(
+    scores: NDArray[np.float32], labels: NDArray[np.bool_], weights: NDArray[Any] | None = None
+) -> float | None:
+    """How often a labelled token scores above one that is not, equal scores counting half; from 0 to 1.
+
+    weights as for average_precision. None where tokens of either kind are missing.
+    """
+    hits, ranks = _ranked(scores, labels, weights)
+    if not len(hits) or not hits[-1] or hits[-1] == ranks[-1]:
+        return None
+    misses = ranks - hits
+    above = hits - np.diff(hits, prepend=0) / 2  # labelled ones above each score, half of those at it
+    return float((np.diff(misses, prepend=0) * above).sum() / (hits[-1] * misses[-1]))
+
+
+def _ranked(
+    scores: NDArray[np.float32], labels: NDArray[np.bool_], weights: NDArray[Any] | None
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """(labelled tokens, all tokens) at or above each distinct score, from the highest down."""
     order = np.argsort(-scores, kind="stable")
-    ranked, hits = scores[order], np.cumsum(labels[order])
-    ends = np.append(np.nonzero(np.diff(ranked))[0], len(ranked) - 1)  # the last token of each score
-    precision = hits[ends] / (ends + 1)
-    added = np.diff(np.append(0, hits[ends])) / total
-    return float((precision * added).sum())
+    ranked = scores[order]
+    count = np.ones(len(scores)) if weights is None else np.asarray(weights, float)[order]
+    ends = np.append(np.nonzero(np.diff(ranked))[0], len(ranked) - 1)[: len(ranked)]  # the last of each score
+    return np.cumsum(count * labels[order])[ends], np.cumsum(count)[ends]
 
 
 def calibration_error(scores: NDArray[np.float32], labels: NDArray[np.bool_], bins: int = BINS) -> float:
