@@ -130,9 +130,10 @@ class StreamedAnswer:
 @dataclass(frozen=True)
 class StreamingScores:
     """tokens: counts at the threshold (precision, recall, f1 as in spans.py). average_precision: of the
-    unsupported class, None without labelled tokens. auroc: None without tokens of both kinds. first_recall: share of labelled spans whose first token is
-    above the threshold, the place where prevention has to act; None without spans. calibration_error: expected
-    calibration error over ten bins of equal width. seconds_per_check: mean over tokens."""
+    unsupported class, None without labelled tokens. auroc: None without tokens of both kinds. first_recall:
+    share of labelled spans whose first token is above the threshold, the place where prevention has to act;
+    None without spans. calibration_error: expected calibration error over ten bins of equal width.
+    seconds_per_check: mean over tokens."""
 
     answers: int
     threshold: float
