@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +12,15 @@ import numpy as np
 import pytest
 import torch
 from fakes import make_llama, make_tokenizer
+from scipy.optimize import minimize
 
 from lettuceprevent.cli import main
 from lettuceprevent.probe import Probe, decoder_layers, watch, weights_hash
 from lettuceprevent.training.data import Example
 from lettuceprevent.training.labels import label_tokens
-from lettuceprevent.training.probe import best_f1, extract_states, fit_logistic, prompt_ids, train_probe
+from lettuceprevent.training.probe import best_f1, corrupted, fit_logistic, train_probe
+from lettuceprevent.training.splits import context_key
+from lettuceprevent.training.states import extract_states, prompt_ids
 
 ANSWER = "There were 24 cats and 31 dogs."
 EXAMPLES = [
@@ -35,7 +39,7 @@ def host() -> tuple[Any, Any]:
 def trained(host: tuple[Any, Any], tmp_path_factory: pytest.TempPathFactory) -> tuple[Probe, Path]:
     folder = tmp_path_factory.mktemp("probe")
     model, tokenizer = host
-    return train_probe(model, tokenizer, "tiny", EXAMPLES, folder, validation=0.3, say=lambda _: None), folder
+    return train_probe(model, tokenizer, "tiny", EXAMPLES, folder, folds=3, say=lambda _: None), folder
 
 
 def test_a_learnable_pattern_is_learnt_and_the_file_holds_it(trained: tuple[Probe, Path]) -> None:
@@ -109,9 +113,10 @@ def test_the_cache_goes_on_where_it_stopped(host: tuple[Any, Any], tmp_path: Pat
     model, tokenizer = host
     some = EXAMPLES[:22]
     labelled = [label_tokens(each, tokenizer) for each in some]
-    run: Any = lambda key, say: extract_states(  # noqa: E731
-        model, tokenizer, some, labelled, [1, 2], tmp_path, key=key, say=say
-    )
+
+    def run(key: str, say: Any) -> Any:
+        found = extract_states(model, tokenizer, some, labelled, [1, 2], tmp_path, key=key, say=say)
+        return found.states
 
     def stop(_: str) -> None:
         raise KeyboardInterrupt
@@ -125,6 +130,39 @@ def test_the_cache_goes_on_where_it_stopped(host: tuple[Any, Any], tmp_path: Pat
     assert np.array_equal(np.array(run("other", said.append)), resumed) and len(said) == 3
 
 
+@pytest.mark.parametrize("figures", [False, True])
+def test_answers_that_share_a_prompt_are_read_as_each_alone(
+    host: tuple[Any, Any], tmp_path: Path, figures: bool
+) -> None:
+    model, tokenizer = host
+    one, other = EXAMPLES[:2]
+    some = [one, other, replace(one, id="again", answer="No cats.", spans=())]  # first and last share
+    labelled = [label_tokens(each, tokenizer) for each in some]
+    hooks = [len(layer._forward_hooks) for layer in decoder_layers(model)]
+    found = extract_states(
+        model, tokenizer, some, labelled, [2, 1], tmp_path, key="k", figures=figures, say=lambda _: None
+    )
+    assert [len(layer._forward_hooks) for layer in decoder_layers(model)] == hooks
+    at = 0
+    for example, tokens in zip(some, labelled, strict=True):
+        ids, size = [*prompt_ids(tokenizer, example), *tokens.ids], len(tokens.ids)
+        with torch.no_grad():
+            out = model(torch.tensor([ids]), output_hidden_states=True)
+        rows = slice(at, at + size + 1)
+        assert np.allclose(found.states[rows, 1], out.hidden_states[1][0, -size - 1 :], atol=2e-3)
+        if figures:
+            assert found.figures is not None
+            p = torch.softmax(out.logits[0, -size - 1 :], -1)
+            written = p[torch.arange(size), list(tokens.ids)]
+            assert np.allclose(np.exp(found.figures[rows, 0][:-1]), written, atol=1e-5)
+            assert np.allclose(found.figures[rows, 1], -(p * p.log()).sum(-1), atol=1e-4)
+            assert np.allclose(found.figures[rows, 2], p.max(-1).values, atol=1e-5)
+        else:
+            assert found.figures is None
+        at += size + 1
+    assert len(found.before) == at - 3 and not set(found.after) & {0} and found.before[0] == 0
+
+
 def test_logistic_regression_and_threshold_by_hand() -> None:
     # One feature, 3 of 4 ones at x=1 and 1 of 4 at x=0: logits log 3 and -log 3.
     x = np.array([[1]] * 4 + [[0]] * 4, np.float32)
@@ -133,6 +171,54 @@ def test_logistic_regression_and_threshold_by_hand() -> None:
     assert bias == pytest.approx(-np.log(3), abs=1e-3) and weight[0] == pytest.approx(2 * np.log(3), abs=2e-3)
     threshold, f1 = best_f1(np.array([0.9, 0.8, 0.8, 0.2], np.float32), np.array([1, 1, 0, 0], bool))
     assert threshold == pytest.approx(0.5) and f1 == pytest.approx(4 / 5)
+
+
+def test_the_penalty_is_of_standardised_states_and_weights_count_rows() -> None:
+    rng = np.random.default_rng(0)
+    x = (rng.standard_normal((300, 4)) * [1, 10, 0.1, 1] + [0, 5, 0, 0]).astype(np.float32)
+    y = x[:, 0] + rng.standard_normal(300) > 0.5
+    found = minimize(  # the same objective, without gradient or curvature
+        lambda t: float(
+            np.logaddexp(0, -np.where(y, 1, -1) * ((x - x.mean(0)) / x.std(0) @ t[:4] + t[4])).mean()
+            + 0.05 / 2 * (t[:4] ** 2).sum()
+        ),
+        np.zeros(5),
+    ).x
+    weight, bias = fit_logistic(x, y, 0.05)
+    assert np.allclose(weight * x.std(0), found[:4], atol=2e-3)
+    assert bias + weight @ x.mean(0) == pytest.approx(found[4], abs=2e-3)
+    # A column of ones and zeros: four rows as the eight by hand above, counted by weight.
+    counted = np.array([3, 1, 1, 3])
+    weight, bias = fit_logistic(
+        np.array([[1], [1], [0], [0]], np.float32), np.array([1, 0, 1, 0], bool), 0.0, counted
+    )
+    assert bias == pytest.approx(-np.log(3), abs=1e-3) and weight[0] == pytest.approx(2 * np.log(3), abs=2e-3)
+
+
+def test_copies_are_corrupted_where_the_answer_is_supported() -> None:
+    clean = [replace(each, spans=()) for each in EXAMPLES]
+    assert corrupted(EXAMPLES, 1.0) == [] and corrupted(clean, 0.0) == []
+    made = corrupted(clean, 0.5, seed=1)
+    assert made == corrupted(clean, 0.5, seed=1) and 0 < len(made) < len(clean)
+    assert all(each.spans and each.context in {one.context for one in clean} for each in made)
+    assert len(corrupted(clean, 1.0)) == len(clean)
+
+
+def test_additional_data_is_not_validated_on_and_the_same_seed_gives_the_same_card(
+    host: tuple[Any, Any], tmp_path: Path
+) -> None:
+    # The additional labels are all wrong: validation finds that they are worth nothing.
+    wrong = [replace(each, id="w" + each.id, spans=((0, 5),)) for each in EXAMPLES]
+    one, other = (
+        train_probe(*host, "tiny", EXAMPLES, tmp_path / name, also=wrong, folds=3, say=lambda _: None)
+        for name in ("a", "b")
+    )
+    assert one.card == other.card
+    assert all(torch.equal(one.weights[head], other.weights[head]) for head in ("before", "after"))
+    assert one.card["data"]["additional_answers"] == len(EXAMPLES)
+    assert one.card["heads"]["after"]["additional_data_weight"] == 0.0
+    assert one.card["heads"]["after"]["validation"]["f1"] > 0.95
+    assert one.card["data"]["contexts"].split() == sorted({context_key(e.context)[:8] for e in EXAMPLES})
 
 
 def test_training_needs_both_labels(host: tuple[Any, Any], tmp_path: Path) -> None:
@@ -151,7 +237,7 @@ def test_the_command(host: tuple[Any, Any], tmp_path: Path, capsys: pytest.Captu
     ]
     data = tmp_path / "rows.jsonl"
     data.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
-    arguments = ["train", "probe", "--host", str(tmp_path / "host"), "--validation", "0.3"]
+    arguments = ["train", "probe", "--host", str(tmp_path / "host"), "--folds", "3"]
     out = tmp_path / "out"
     assert main([*arguments, "--data", str(data), "--out", str(out), "--layers", "1", "2"]) == 0
     card = json.loads(capsys.readouterr().out)
@@ -159,3 +245,6 @@ def test_the_command(host: tuple[Any, Any], tmp_path: Path, capsys: pytest.Captu
     assert main([*arguments, "--data", str(data), "--out", str(out), "--layers", "3"]) == 2
     assert "expected layers from 1 to 2, got 3" in capsys.readouterr().err
     assert main([*arguments, "--data", str(tmp_path / "none"), "--out", str(out)]) == 2
+    capsys.readouterr()
+    assert main([*arguments, "--data", str(data), "--out", str(out), "--test-file", str(data)]) == 2
+    assert "expected no context of" in capsys.readouterr().err

@@ -7,11 +7,11 @@ import json
 from pathlib import Path
 from typing import Any
 
-from ..console import add_host_arguments, in_one_line, say
+from ..console import CommandError, add_host_arguments, in_one_line, say
 
 
 def add_train_command(commands: Any) -> None:
-    """Add `train probe` to the subparsers of the command line."""
+    """Add `train probe` and `train causal` to the subparsers of the command line."""
     train = commands.add_parser("train", help="train a detector for your own host")
     kinds = train.add_subparsers(title="detectors", required=True, metavar="DETECTOR")
     probe = kinds.add_parser(
@@ -21,23 +21,138 @@ def add_train_command(commands: Any) -> None:
     )
     add_host_arguments(probe, name="--host")
     probe.add_argument("--data", required=True, nargs="+", metavar="FILE", help="JSON lines, see the docs")
+    probe.add_argument("--also", nargs="+", default=[], metavar="FILE", help="trained on, not validated on")
+    probe.add_argument(
+        "--corrupt", type=float, default=0.0, metavar="N", help="corrupted copies per answer without spans"
+    )
+    probe.add_argument(
+        "--test-file", nargs="+", default=[], metavar="FILE", help="refuse to train on contexts of these"
+    )
     probe.add_argument("--out", required=True, type=Path, metavar="DIR")
     probe.add_argument(
         "--layers", type=int, nargs="+", metavar="N", help="candidates (default: seven, spread)"
     )
     probe.add_argument("--limit", type=int, metavar="N", help="only the first N answers")
-    probe.add_argument("--validation", type=float, default=0.15, metavar="P", help="share of contexts")
+    probe.add_argument("--folds", type=int, default=5, metavar="N", help="of the cross-validation")
     probe.add_argument("--seed", type=int, default=0)
     probe.set_defaults(run=in_one_line(_train_probe))
+    _add_causal(kinds)
+
+
+def _add_causal(kinds: Any) -> None:
+    causal = kinds.add_parser(
+        "causal",
+        help="a causal detector: token classification on a causal model",
+        description="Train a causal detector. A run that was stopped goes on where it was, with the same arguments.",
+    )
+    causal.add_argument("--backbone", required=True, metavar="ID", help="a causal model's id or folder")
+    causal.add_argument(
+        "--data", required=True, nargs="+", metavar="FILE", help="JSON lines, or hub:NAME[:SPLIT]"
+    )
+    causal.add_argument("--out", required=True, type=Path, metavar="DIR")
+    causal.add_argument(
+        "--host-tokenizer",
+        nargs="+",
+        default=[],
+        metavar="ID",
+        help="whose tokens answers are cut into, one drawn per answer (default: the backbone's)",
+    )
+    causal.add_argument(
+        "--test-file", nargs="+", default=[], metavar="FILE", help="refuse data that shares a context with it"
+    )
+    causal.add_argument(
+        "--alignment", default="host_chunks", choices=("host_chunks", "direct"), help="default: host_chunks"
+    )
+    causal.add_argument("--keep-layers", type=int, metavar="N", help="only the backbone's first N layers")
+    causal.add_argument(
+        "--lora-rank", type=int, default=16, metavar="R", help="0: train all weights (default: 16)"
+    )
+    causal.add_argument(
+        "--lora-layers", type=_layers, metavar="A-B", help="adapted layers, from 1 (default: all)"
+    )
+    causal.add_argument(
+        "--dtype", default="bfloat16", choices=("bfloat16", "float32"), help="of the products"
+    )
+    causal.add_argument("--corrupt", type=float, default=0.0, metavar="SHARE", help="of supported answers")
+    causal.add_argument("--positive-weight", type=float, default=4.0, metavar="W")
+    causal.add_argument(
+        "--learning-rate", type=float, metavar="X", help="default: 3e-4, or 5e-5 for all weights"
+    )
+    causal.add_argument("--batch", type=int, default=8, metavar="N", help="answers a step")
+    causal.add_argument("--max-prompt", type=int, default=700, metavar="N", help="tokens before the answer")
+    causal.add_argument("--epochs", type=float, default=2.0, metavar="N")
+    causal.add_argument("--minutes", type=float, metavar="N", help="stop after so long, validation included")
+    causal.add_argument("--validation", type=float, default=0.1, metavar="P", help="share of contexts")
+    causal.add_argument(
+        "--patience", type=int, default=3, metavar="N", help="validations (two an epoch) without gain"
+    )
+    causal.add_argument("--save-minutes", type=float, default=5.0, metavar="N", help="how often to save")
+    causal.add_argument("--limit", type=int, metavar="N", help="only the first N answers")
+    causal.add_argument("--seed", type=int, default=0)
+    causal.add_argument("--cpu", action="store_true", help="even where there is a GPU")
+    causal.set_defaults(run=in_one_line(_train_causal))
+
+
+def _layers(text: str) -> tuple[int, int]:
+    first, _, last = text.partition("-")
+    if not first.isdigit() or not last.isdigit():
+        raise argparse.ArgumentTypeError(f"expected A-B, two layers, got {text!r}")
+    return int(first), int(last)
+
+
+def _train_causal(options: argparse.Namespace) -> int:
+    from .causal import Recipe, train_causal
+    from .data import load_examples, read_rows
+    from .splits import check_disjoint
+
+    rate = options.learning_rate or (3e-4 if options.lora_rank else 5e-5)
+    try:
+        examples = load_examples(options.data)[: options.limit]
+        for file in options.test_file:
+            check_disjoint(examples, (row["context"] for row in read_rows(file)), Path(file).name)
+        card = train_causal(
+            options.backbone,
+            examples,
+            options.out,
+            Recipe(
+                keep_layers=options.keep_layers,
+                lora_rank=options.lora_rank,
+                lora_layers=options.lora_layers,
+                dtype=options.dtype,
+                alignment=options.alignment,
+                positive_weight=options.positive_weight,
+                learning_rate=rate,
+                batch=options.batch,
+                most_prompt=options.max_prompt,
+                corrupted=options.corrupt,
+                validation=options.validation,
+                epochs=options.epochs,
+                patience=options.patience,
+                minutes=options.minutes,
+                seed=options.seed,
+            ),
+            hosts=options.host_tokenizer,
+            cpu=options.cpu,
+            save_minutes=options.save_minutes,
+            say=say,
+        )
+    except ImportError as error:
+        raise CommandError(str(error)) from error
+    print(json.dumps(card, indent=2))
+    return 0
 
 
 def _train_probe(options: argparse.Namespace) -> int:
     from ..hosts import Host
     from ..profiles import host_name
-    from .data import load_examples
+    from .data import load_examples, read_rows
     from .probe import train_probe
+    from .splits import check_disjoint
 
     examples = load_examples(options.data)[: options.limit]
+    also = load_examples(options.also)[: options.limit]
+    for path in options.test_file:
+        check_disjoint([*examples, *also], (str(row["context"]) for row in read_rows(path)), path)
     host = Host(options.host, options.device, options.dtype)
     probe = train_probe(
         host.model,
@@ -45,8 +160,10 @@ def _train_probe(options: argparse.Namespace) -> int:
         host_name(options.host),
         examples,
         options.out,
+        also=also,
+        corrupt=options.corrupt,
         layers=options.layers,
-        validation=options.validation,
+        folds=options.folds,
         seed=options.seed,
         say=say,
     )
