@@ -47,8 +47,8 @@ def batched(found: Prompts, host: Any, size: int) -> Prompts:
     return Prompts(tuple(p for group in groups for p in group), found.source, found.sha256, found.left_out)
 
 
-def load_host(threads: int) -> Any:
-    """SmolLM2 in float32."""
+def load_host(threads: int, dtype: str) -> Any:
+    """SmolLM2 in the precision named."""
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
     from transformers.utils import logging
@@ -58,7 +58,7 @@ def load_host(threads: int) -> Any:
     logging.set_verbosity_error()
     if threads:
         torch.set_num_threads(threads)
-    model = AutoModelForCausalLM.from_pretrained(host_id(), dtype=torch.float32)
+    model = AutoModelForCausalLM.from_pretrained(host_id(), dtype=getattr(torch, dtype))
     return EvaluatedHost(model, AutoTokenizer.from_pretrained(host_id()), HOST_HUB_ID)
 
 
@@ -67,7 +67,7 @@ def generate(options: Any) -> None:
     from lettuceprevent.evaluation.evaluate import evaluate
 
     began = time.monotonic()
-    host = load_host(options.threads)
+    host = load_host(options.threads, options.dtype)
     found = read_prompts(options.data / "host_answers.jsonl.gz")
     found = chosen(found, per_task=options.per_task, longest=options.longest, length=host.length)
     greedy = batched(found, host, options.batch)
@@ -140,6 +140,7 @@ def main() -> None:
     arguments.add_argument("--tokens", type=int, default=160)
     arguments.add_argument("--batch", type=int, default=10)
     arguments.add_argument("--threads", type=int, default=0, help="of torch; 0 leaves its default")
+    arguments.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32", help="of the host")
     arguments.add_argument("--arms", nargs="+", default=list(ARMS))
     options = arguments.parse_args()
     if options.minutes > 0:
