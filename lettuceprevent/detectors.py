@@ -149,6 +149,8 @@ def _encoder(
     return EncoderDetector.for_host(tokenizer, vocabulary, groundings, **options)
 
 
+# A probe is no detector of candidates: `generate` watches the host with it (probe.py), and here is nothing to build.
+PROBE = "probe"
 _BUILDERS: dict[str, Builder] = {"number": _number, "lettuceprevent": _causal, "lettucedetect": _encoder}
 NUMBER_OPTIONS = frozenset({"number_words", "units", "rounding", "derived", "exemptions"})
 ENCODER_OPTIONS = frozenset(
@@ -156,6 +158,7 @@ ENCODER_OPTIONS = frozenset(
 )
 CAUSAL_OPTIONS = ENCODER_OPTIONS | {"alignment", "reference_tokenizer", "cache_bytes"}
 _OPTIONS = {"number": NUMBER_OPTIONS, "lettuceprevent": CAUSAL_OPTIONS, "lettucedetect": ENCODER_OPTIONS}
+LITERAL_DETECTORS = frozenset({"number"})
 # Those that load a model, which goes to the host's device in the host's precision unless told otherwise.
 MODEL_DETECTORS = frozenset({"lettuceprevent", "lettucedetect"})
 DETECTOR_OPTIONS = NUMBER_OPTIONS | CAUSAL_OPTIONS
@@ -169,8 +172,8 @@ def host_defaults(names: Iterable[str], model: Any) -> dict[str, Any]:
 
 
 def known_detectors() -> list[str]:
-    """The names that `build_detectors` knows."""
-    return sorted(_BUILDERS)
+    """The names that `detector_type` may hold."""
+    return sorted({*_BUILDERS, PROBE})
 
 
 def parse_detector_type(detector_type: str | None) -> list[str]:
@@ -181,7 +184,7 @@ def parse_detector_type(detector_type: str | None) -> list[str]:
         raise TypeError(f"detector_type: expected a string or None, got {type(detector_type).__name__}")
     names = [name.strip() for name in detector_type.split("+")]
     for name in names:
-        if name not in _BUILDERS:
+        if name not in known_detectors():
             known = ", ".join(known_detectors())
             raise ValueError(
                 f"detector_type: expected one of {known}, or several joined by '+', or None; "
@@ -201,11 +204,11 @@ def build_detectors(
 ) -> list[Detector]:
     """The detectors that `detector_type` names, in its order, with literal detectors first.
 
-    A literal detector comes as a list with one entry per grounding. Each option goes to the detectors that
-    have it; an option that none of the named detectors has raises TypeError, and so does a `detector_model`
-    that would go to two.
+    A literal detector comes as a list with one entry per grounding; for the probe there is none. Each option goes
+    to the detectors that have it; an option that none of the named detectors has raises TypeError, and so does a
+    `detector_model` that would go to two.
     """
-    names = parse_detector_type(detector_type)
+    names = [name for name in parse_detector_type(detector_type) if name != PROBE]
     taken = frozenset[str]().union(*(_OPTIONS[name] for name in names))
     foreign = sorted(set(options) - taken)
     if foreign:

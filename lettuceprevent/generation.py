@@ -13,22 +13,30 @@ import inspect
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, cast
 
 import torch
 from transformers import GenerationMixin, LogitsProcessorList, StopStringCriteria
 
-from .detectors import DETECTOR_OPTIONS, MODEL_DETECTORS, build_detectors, host_defaults, parse_detector_type
+from .detectors import (
+    DETECTOR_OPTIONS,
+    LITERAL_DETECTORS,
+    PROBE,
+    build_detectors,
+    host_defaults,
+    parse_detector_type,
+)
 from .grounding import Grounding, as_groundings
+from .probe import Probe, Watched
 from .processor import PreventionLogitsProcessor
 from .profiles import Profile, Unset
 from .report import PreventionReport
 from .retract import Retractor, can_retract
 from .vocabulary import Vocabulary
 
-# Options of the processor that generate() passes on under their own names.
+# Options of the processor that generate() passes on under their own names; `probe` is read here.
 PROCESSOR_OPTIONS = frozenset(
     {
         "skip_threshold",
@@ -41,6 +49,9 @@ PROCESSOR_OPTIONS = frozenset(
         "evidence",
         "synchronize",
         "prompt_length",
+        "gate",
+        "gate_threshold",
+        "probe",
     }
 )
 _NUMBER = Unset("number")
@@ -70,15 +81,18 @@ def generate(
     """Generate with `model`, held to `input_text`. Returns what `model.generate` returns.
 
     tokenizer: the host's; needed to know what its ids say. input_text: the context, as for `as_groundings`.
-    query: the question, also evidence. detector_type: "number", ... joined by "+"; None generates unchecked.
+    query: the question, also evidence. detector_type: "number", ... joined by "+"; None generates unchecked; "probe"
+    penalises nothing: the report gets the risk of every step and token (and alone it needs no input_text).
     report: a PreventionReport to fill, or a dict that gets `PreventionReport.to_dict()`. profile: options that
     `lettuceprevent tune` found for this host, a file; what the call gives itself comes first.
 
     Further options, of the processor: skip_threshold, candidates, confidence_threshold, penalty, unscored,
-    on_unsupported, on_error, evidence, synchronize, prompt_length; of the detectors: number_words, units,
-    rounding, derived, exemptions, ... Everything else goes to transformers. Options may be None, which means
-    their default; on_unsupported's is "retract" with a number detector wherever generate() can be taken up
-    again (not with beams, drafts, encoder-decoder hosts or inputs_embeds), else "avoid".
+    on_unsupported, on_error, evidence, synchronize, prompt_length, gate, gate_threshold; of the detectors:
+    number_words, units, rounding, derived, exemptions, ...; probe: a Probe, or its folder or file, for
+    detector_type "probe" or gate="probe" (by default the one of the package for this host). Everything else goes
+    to transformers. Options may be None, which means their default; on_unsupported's is "retract" with a number
+    detector wherever generate() can be taken up again (not with beams, drafts, encoder-decoder hosts or
+    inputs_embeds), else "avoid".
     """
     arguments = _bind(args, kwargs)
     tuned = None if profile is None else Profile.load(profile)
@@ -97,22 +111,26 @@ def generate(
     began = time.perf_counter_ns()
     settings.refuse_what_cannot_be_checked()
     _need("tokenizer", tokenizer, "the host's tokenizer, to know what token ids say")
-    _need(
-        "input_text", input_text, "the context to check against (or detector_type=None to generate unchecked)"
-    )
+    if names != [PROBE] or settings.prompt_ids is None:
+        _need(
+            "input_text",
+            input_text,
+            "the context to check against (or detector_type=None to generate unchecked)",
+        )
+    watched = _watched(model, names, own.pop("probe", None), own.get("gate"), settings)
     # A report of the installed package is another class than that of an exported copy of this module.
     kept = cast(PreventionReport, report) if hasattr(report, "timings") else PreventionReport()
     vocabulary = Vocabulary.for_tokenizer(tokenizer)
-    groundings = as_groundings(input_text, query, settings.rows)
+    groundings = as_groundings(input_text, query, settings.rows) if input_text is not None else []
     options = {name: value for name, value in detector_options.items() if value is not None}
     options = {**host_defaults(names, model), **options}
     detectors = build_detectors(detector_type, tokenizer, vocabulary, groundings, **options)
     if tuned is not None:
-        tuned.warn(model, vocabulary, detector_type, detectors)
+        tuned.warn(model, vocabulary, detector_type, [*detectors, *([watched.probe] if watched else [])])
         kept.options["profile"] = profile if isinstance(profile, str) else str(tuned.host["id"])
     if own.get("on_unsupported") is None:
         # What measured best (results/e2e_numbers.json): "avoid" holds a number that had begun to another one.
-        goes_back = bool(set(names) - MODEL_DETECTORS) and settings.can_retract
+        goes_back = bool(LITERAL_DETECTORS.intersection(names)) and settings.can_retract
         own["on_unsupported"] = "retract" if goes_back else "avoid"
     processor = PreventionLogitsProcessor(
         vocabulary,
@@ -121,13 +139,15 @@ def generate(
         eos_token_ids=settings.eos_token_ids,
         num_beams=settings.num_beams,
         report=kept,
+        watched=watched,
         **{"prompt_length": settings.prompt_length, **{k: v for k, v in own.items() if v is not None}},
     )
     kept.options.update(
         detector=str(detector_type),
         **{name: _plain(value) for name, value in options.items()},
     )
-    _warn_where_context_is_missing(settings.prompt_ids, groundings, tokenizer)
+    if groundings:
+        _warn_where_context_is_missing(settings.prompt_ids, groundings, tokenizer)
     arguments["logits_processor"] = LogitsProcessorList(
         [*(arguments.get("logits_processor") or []), processor]
     )
@@ -136,14 +156,15 @@ def generate(
     before = kept.timings.elapsed_ns
     began = time.perf_counter_ns()
     try:
-        if processor.on_unsupported == "retract" and settings.can_retract:
-            out = _retracting(plain, model, processor, settings, arguments)
-        else:
-            kept.counters["retract_unavailable"] += (
-                processor.on_unsupported == "retract" and not settings.beams
-            )
-            with _checked_drafts(model, processor, settings):
-                out = plain(model, **arguments)
+        with watched or nullcontext():
+            if processor.on_unsupported == "retract" and settings.can_retract:
+                out = _retracting(plain, model, processor, settings, arguments)
+            else:
+                kept.counters["retract_unavailable"] += (
+                    processor.on_unsupported == "retract" and not settings.beams
+                )
+                with _checked_drafts(model, processor, settings):
+                    out = plain(model, **arguments)
     finally:
         kept.timings.elapsed_ns = before + time.perf_counter_ns() - began
     sequences = out if isinstance(out, torch.Tensor) else out.sequences
@@ -151,6 +172,26 @@ def generate(
     if isinstance(report, MutableMapping):
         report.update(kept.to_dict())
     return out
+
+
+def _watched(
+    model: Any, names: Sequence[str], probe: Probe | str | Path | None, gate: str | None, settings: _Settings
+) -> Watched | None:
+    """The host, watched by a probe where one is asked for."""
+    if PROBE not in names and gate is None:
+        if probe is not None:
+            raise ValueError(f"probe: expected detector_type or gate {PROBE!r} with it, got neither")
+        return None
+    if settings.drafts:
+        raise ValueError(
+            f"{PROBE}: expected one forward pass of the host a step, got assisted or prompt-lookup decoding, which "
+            "reads several positions at once"
+        )
+    if (settings.get("guidance_scale") or 1) != 1:
+        raise ValueError(
+            f"{PROBE}: expected one forward pass of the host a step, got guidance_scale, which runs it twice"
+        )
+    return Watched(model, Probe.for_host(model, probe))
 
 
 def _retracting(

@@ -18,11 +18,11 @@ class Plan:
     the first choice, -1 for none. action: as in `Intervention`. no_starts: the detector all of whose literal
     starts are blocked as well, -1 for none. closed: no literal at all may start here, nor may the token
     `not_here` come (-1 for none). shut: the row is a beam that is closed off. lost: a detector failed and the
-    row must fail closed. sound: the first choice is a way out.
+    row must fail closed. sound: the first choice is a way out. gated: model detectors are not asked.
     """
 
     __slots__ = (
-        "action", "by", "closed", "first", "lost", "no_starts", "node", "not_here", "prepared", "row", "shut",
+        "action", "by", "closed", "first", "gated", "lost", "no_starts", "node", "not_here", "prepared", "row", "shut",
         "sound",
     )  # fmt: skip
 
@@ -39,6 +39,7 @@ class Plan:
         self.shut = False
         self.lost = False
         self.sound = False
+        self.gated = False
 
     @property
     def masks_only(self) -> bool:

@@ -4,7 +4,7 @@ Contract, by its names in the design: tokens that are not penalised keep their e
 that came in are never edited (C3); a row depends on nothing but its own grounding and history (C4); at every
 step a token with text stays possible where one was (C5); a penalty lowers a score whatever its sign (C6);
 failures and skipped checks are counted (C7). One transfer from the device a step, one more where the first
-choice is masked.
+choice is masked; what a probe says of the host travels with it.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from transformers import LogitsProcessor
 from .candidates import CandidateCheck, Scored
 from .detectors import (
     DETECTOR_OPTIONS,
+    PROBE,
     Detector,
     Evidence,
     Ids,
@@ -31,11 +32,13 @@ from .detectors import (
     TokenMask,
     build_detectors,
     contains,
+    parse_detector_type,
 )
 from .grounding import Grounding, as_groundings
 from .masking import MaskCache, Prepared, Row, lower_, on_host, top_chances
 from .plans import InterventionRecord, Plan
-from .report import PreventionReport, SequenceSummary
+from .probe import HEADS, Watched
+from .report import PreventionReport, SequenceSummary, TokenRisks
 from .rows import Node, Rows, prompt_tail
 from .vocabulary import Vocabulary
 
@@ -65,6 +68,9 @@ class PreventionLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
     on_unsupported: "avoid" | "substitute" | "retract". A processor alone cannot go back: without generation.py
         the last is "avoid"; with `num_beams` it closes off the beams that "avoid" would hold.
     on_error: "raise" | "allow" | "block". evidence: "offsets" | "text" | "none".
+    watched: of `probe.watch(model, probe)`, entered before generate() is called: what the probe says of each
+        step and token goes into the report. gate: "probe" asks the model detectors only where its risk is above
+        gate_threshold (by default that of its card; 0 always asks, 1 never); literal detectors always check.
     synchronize: wait for the device at each time stamp, for exact stage times.
     """
 
@@ -90,6 +96,9 @@ class PreventionLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
         evidence: str = "offsets",
         report: PreventionReport | None = None,
         synchronize: bool = False,
+        watched: Watched | None = None,
+        gate: str | None = None,
+        gate_threshold: float | None = None,
     ) -> None:
         _one_of("unscored", unscored, ("drop", "keep"))
         _one_of("on_unsupported", on_unsupported, ON_UNSUPPORTED)
@@ -128,6 +137,9 @@ class PreventionLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
         self._textual_ends = sorted(token for token in self.eos if vocabulary[token])
         self._silent_ends = frozenset(token for token in ends if not vocabulary[token])
         self._literals, self._models = _sorted_detectors(detectors, len(self.groundings))
+        self._watched = watched
+        self._visited: list[Node] = []  # the nodes of this generation that the probe spoke of
+        self.gate_threshold = _gate(gate, gate_threshold, watched, bool(self._models))
         self._leaky = bool(self._literals) and all(hasattr(group[0], "leaked") for group in self._literals)
         self._masks = MaskCache(vocabulary)
         self._rows = Rows(self._start, self._step, prompt_length)
@@ -170,6 +182,11 @@ class PreventionLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
         rest = {key: value for key, value in options.items() if key not in DETECTOR_OPTIONS}
         vocabulary = Vocabulary.for_tokenizer(tokenizer)
         groundings = as_groundings(input_text, query, rows)
+        if PROBE in parse_detector_type(detector) and options.get("watched") is None:
+            raise ValueError(
+                "watched: expected what probe.watch(model, probe) returns, got None: a processor alone does not see "
+                "the host's states"
+            )
         detectors = build_detectors(detector, tokenizer, vocabulary, groundings, **own)
         if eos_token_ids is None:
             eos = getattr(tokenizer, "eos_token_id", None)
@@ -203,12 +220,16 @@ class PreventionLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
             scores = cast(torch.FloatTensor, scores.detach())
         self._check_shapes(tuple(input_ids.shape), tuple(scores.shape))
         self._masks.fit(scores.shape[-1], scores.device)
-        ids, firsts, tops, chances = self._to_host(input_ids, scores)
+        ids, firsts, tops, chances, risks = self._to_host(input_ids, scores)
         nodes = self._rows.locate(ids)
         if not self.drafting:
             if self._rows.fresh or self._call < 0:
                 self._begin_run(began)
             self._call += 1
+            if risks is not None:
+                for node, (risk, judged) in zip(nodes, risks, strict=True):
+                    node.risk, node.judged = risk, judged
+                self._visited += nodes
         located = self._now()
         plans = []
         for row, node in enumerate(nodes):
@@ -222,17 +243,22 @@ class PreventionLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
         applied = self._now()
         if self.drafting:
             return cast(torch.FloatTensor, out)
-        if self._models and plans:
-            self._check_candidates(out, plans, ids)
+        asked = [plan for plan in plans if not plan.gated] if self._models else []
+        picks: Any = None  # after the literal detectors alone; for a trace
+        self._candidates.last = []
+        if asked:
+            if self.report.trace is not None:
+                picks = _as_numpy(out).argmax(axis=1) if out.device.type == "cpu" else out.argmax(dim=-1)
+            self._check_candidates(out, asked, ids)
         ended = self._now()
         timings = self.report.timings
-        detector = ended - applied if self._models and plans else 0
+        detector = ended - applied if asked else 0
         timings.add(located - began, masked - located, detector, applied - masked, ended - began)
         timings.elapsed_ns = self._elapsed_before + ended - self._run_began
         if self.report.trace is not None:
             stamps = (began, located, masked, applied, ended)
             where = (self.report.runs, self._call, nodes, firsts, scores, out, plans)
-            self.report.trace.add(*where, self._candidates, self.vocabulary, stamps)
+            self.report.trace.add(*where, self._candidates, self.vocabulary, stamps, picks)
         return cast(torch.FloatTensor, out)
 
     def _check_shapes(self, ids: tuple[int, ...], scores: tuple[int, ...]) -> None:
@@ -248,11 +274,13 @@ class PreventionLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
 
     def _to_host(
         self, input_ids: torch.Tensor, scores: torch.Tensor
-    ) -> tuple[Ids, list[int], list[float], list[float] | None]:
-        """The ids, and per row the first choice, its score, and its probability where skipping asks for
-        it."""
+    ) -> tuple[Ids, list[int], list[float], list[float] | None, list[list[float]] | None]:
+        """The ids, and per row the first choice, its score, its probability where skipping asks for it, and the
+        probe's risks (of what comes next, of the last token) where a host is watched."""
         skipping = self.skip_threshold < 1.0 and not self.drafting
         chances: list[float] | None = None
+        seen = self._take_risks(len(scores), scores.device)
+        risks = None
         ids: Ids
         if scores.device.type == "cpu":
             values = _as_numpy(scores)  # NumPy's argmax is vectorised, torch's is not: 20 µs against 400
@@ -261,24 +289,42 @@ class PreventionLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
             if skipping:
                 chances = top_chances(scores.float(), torch.tensor(tops)).tolist()
             ids = (input_ids if input_ids.dtype == torch.int64 else input_ids.long()).cpu().numpy()
+            risks = None if seen is None else seen.tolist()
         else:
             first = scores.argmax(dim=-1, keepdim=True)
             top = scores.gather(1, first).float()
             parts = [input_ids.to(first.device), first, _bits(top)]
             if skipping:
                 parts.append(_bits(top_chances(scores.float(), top[:, 0])[:, None]))
+            if seen is not None:
+                parts.append(_bits(seen))
             packed = torch.cat(parts, dim=1).cpu().numpy()
             width = input_ids.shape[1]
             ids = packed[:, :width]
             firsts = packed[:, width].tolist()
             tops = _unbits(packed[:, width + 1])
             chances = _unbits(packed[:, width + 2]) if skipping else None
+            if seen is not None:
+                columns = [_unbits(packed[:, at - len(HEADS)]) for at in range(len(HEADS))]
+                risks = [list(row) for row in zip(*columns, strict=True)]
         for row, top_score in enumerate(tops):
             if math.isnan(top_score):  # argmax stops at the first NaN
                 clean = scores[row].float().nan_to_num(nan=-math.inf, posinf=math.inf, neginf=-math.inf)
                 firsts[row] = int(clean.argmax())
                 tops[row] = float(clean[firsts[row]])
-        return ids, firsts, tops, chances
+        return ids, firsts, tops, chances, risks
+
+    def _take_risks(self, rows: int, device: torch.device) -> torch.Tensor | None:
+        """What the probe says of the pass that these scores are from, (rows, heads); None where it does not."""
+        if self._watched is None or self.drafting:
+            return None
+        try:
+            return self._watched.take(rows, device)
+        except RuntimeError:
+            self.report.counters["errors"] += 1
+            if self.on_error == "raise":
+                raise
+            return None  # the gate then asks
 
     def _plan(self, row: int, node: Node, first: int, top: float, chance: float) -> Plan | None:
         """What to do with one row; None to leave it alone."""
@@ -302,10 +348,15 @@ class PreventionLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
             count["skipped_blocked"] += by >= 0
             self._set_fate(node, "skipped")
             return None
+        gated = self.gate_threshold > 0 and node.risk is not None and node.risk <= self.gate_threshold
+        count["gated"] += gated
+        if not (self._literals or (self._models and not gated)):
+            return None  # nothing to ask
         count["checked"] += 1
         if not math.isinf(self.penalty):
             self._set_fate(node, "penalty")
         plan = Plan(row, node, first, prepared, by)
+        plan.gated = gated
         if by < 0:
             plan.sound = has_text and math.isfinite(top)
             node.clear = first
@@ -642,6 +693,7 @@ class PreventionLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
         path = node.path()
         if self.report.trace is not None:
             self.report.trace.returned(self.report.runs, row, node.group, path)
+        risks = None if self._watched is None else self._risks_of(ids[row, :base], node)
         on_it = 0
         for record in self.report.records:
             if record.run == self.report.runs and record.node.group == node.group:
@@ -649,7 +701,29 @@ class PreventionLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
                 returned = len(history) < len(path) and path[: len(history)] == history
                 record.returned = returned or bool(record.returned)
                 on_it += returned
-        return SequenceSummary(row, len(path), unfinished, dead, leaks, on_it)
+        return SequenceSummary(row, len(path), unfinished, dead, leaks, on_it, risks)
+
+    def _risks_of(self, prompt: Ids, node: Node) -> TokenRisks:
+        """What the probe said of the history of `node`, as it was generated.
+
+        Rows may share a history for a while (beams), so there may be several nodes for one; the host has read it
+        on one of them.
+        """
+        assert self._watched is not None
+        children: dict[tuple[int, int], list[Node]] = {}
+        for seen in dict.fromkeys(self._visited):
+            children.setdefault((id(seen.parent), seen.token), []).append(seen)
+        path = node.path()
+        before: list[float | None] = []
+        after: list[float | None] = []
+        here = self._rows.roots_of(node.group, prompt)
+        for token in path:
+            before.append(next((each.risk for each in here if each.risk is not None), None))
+            here = [child for each in here for child in children.get((id(each), token), ())]
+            after.append(next((each.judged for each in here if each.judged is not None), None))
+        pieces = [self.vocabulary[token] for token in path]
+        thresholds = [self._watched.probe.threshold(head) for head in HEADS]
+        return TokenRisks.of(before, after, thresholds, pieces)
 
     def _record(self, plan: Plan) -> None:
         self.report.counters["penalised"] += 1
@@ -679,11 +753,17 @@ class PreventionLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
         options.update(on_unsupported=self.on_unsupported, on_error=self.on_error)
         if self._models:
             options.update(candidates=candidates, confidence_threshold=threshold, unscored=unscored)
+        if self._watched is not None:
+            probe = self._watched.probe
+            options.update(probe=str(probe.card["host"]["id"]), probe_version=probe.version)
+        if self.gate_threshold > 0:
+            options.update(gate=PROBE, gate_threshold=self.gate_threshold)
         for model in self._models:
             self.report.add_notes(model.name, model.notes)
 
     def _begin_run(self, now: int) -> None:
         self.report.runs += 1
+        self._visited = []
         self._call = -1
         self._run_began = now
         self._elapsed_before = self.report.timings.elapsed_ns
@@ -714,6 +794,24 @@ def _sorted_detectors(
     if models and not groups:
         raise ValueError("expected a grounding for the model detectors, got none")
     return literals, models
+
+
+def _gate(gate: str | None, threshold: float | None, watched: Watched | None, models: bool) -> float:
+    """The risk up to which model detectors are not asked; 0 where they always are."""
+    if gate is None:
+        if threshold is not None:
+            raise ValueError(f"gate_threshold: expected gate='{PROBE}' with it, got {threshold} alone")
+        return 0.0
+    _one_of("gate", gate, (PROBE,))
+    if watched is None or not models:
+        missing = (
+            "a model detector (lettuceprevent, lettucedetect)" if watched is not None else "a watched host"
+        )
+        raise ValueError(f"gate: expected {missing} to go with {gate!r}, got none")
+    if threshold is None:
+        return watched.probe.threshold("before")
+    _between("gate_threshold", threshold)
+    return threshold
 
 
 def _blocks(detector: LiteralDetector, state: Any, token: int) -> bool:

@@ -78,11 +78,59 @@ class Retraction:
 
 
 @dataclass(frozen=True)
+class Flagged:
+    """Tokens in a row, start to end (exclusive), whose risk is above the probe's threshold; risk: the highest."""
+
+    start: int
+    end: int
+    text: str
+    risk: float
+
+
+@dataclass(frozen=True)
+class TokenRisks:
+    """What a probe said of one returned sequence, P(unsupported) for each of its tokens.
+
+    before: from the host's state before the token. after: from its state after it, None for a token that the host
+    did not read (the last one). flagged: by `after`, or where there is none by `before`.
+    """
+
+    before: list[float | None]
+    after: list[float | None]
+    flagged: list[Flagged]
+
+    @classmethod
+    def of(
+        cls,
+        before: Sequence[float | None],
+        after: Sequence[float | None],
+        thresholds: Sequence[float],
+        pieces: Sequence[bytes],
+    ) -> TokenRisks:
+        """From risks per token, the two thresholds, and the bytes that each token adds."""
+        flagged: list[Flagged] = []
+        start, worst = -1, 0.0
+        for at in range(len(pieces) + 1):
+            risk, limit = None, 1.0
+            if at < len(pieces):
+                late = after[at] is not None
+                risk, limit = (after[at], thresholds[1]) if late else (before[at], thresholds[0])
+            if risk is not None and risk > limit:
+                start, worst = (at, risk) if start < 0 else (start, max(worst, risk))
+            elif start >= 0:
+                text = b"".join(pieces[start:at]).decode("utf-8", "replace")
+                flagged.append(Flagged(start, at, text, worst))
+                start = -1
+        return cls(list(before), list(after), flagged)
+
+
+@dataclass(frozen=True)
 class SequenceSummary:
     """What holds for one returned sequence: counted again from its ids alone.
 
     unfinished: a literal was still open and not yet supported when the ids ended (cut from outside).
-    dead: literals that ended, or go on, unsupported. interventions: how many lie on it.
+    dead: literals that ended, or go on, unsupported. interventions: how many lie on it. risks: a probe's, where
+    one watched the host.
     """
 
     row: int
@@ -91,6 +139,7 @@ class SequenceSummary:
     dead: int
     word_leaks: int
     interventions: int
+    risks: TokenRisks | None = None
 
 
 class Timings:
@@ -217,12 +266,26 @@ class PreventionReport:
             f"{count['steps']} steps, {count['checked']} checked, {count['skipped']} skipped; "
             f"first choice penalised at {count['penalised']} ({count['forced']} forced)"
         ]
+        if "gate" in self.options:
+            lines.append(
+                f"{count['gated']} steps at which the probe kept the model detectors from being asked"
+            )
         lines += [_sentence(item) for item in self.interventions if item.returned is not False]
         lines += [
             f"  token {item.history_length}: took back {item.taken_back!r}, which was to become {item.meant!r}; "
             f"says {item.instead!r}"
             for item in self.retractions
         ]
+        for sequence in self.sequences:
+            found = sequence.risks.flagged if sequence.risks is not None else []
+            lines += [
+                f"  tokens {each.start}-{each.end}: {each.text!r} flagged by the probe, risk {each.risk:.2f}"
+                for each in found
+            ]
+        if "probe" in self.options:
+            told = [sequence.risks for sequence in self.sequences if sequence.risks is not None]
+            tokens = sum(each.end - each.start for risks in told for each in risks.flagged)
+            lines.append(f"the probe flags {tokens} of {sum(len(risks.before) for risks in told)} tokens")
         if count["dead"]:
             causes = ", ".join(
                 f"{cause} {count[f'dead_{cause}']}" for cause in DEAD_CAUSES if count[f"dead_{cause}"]

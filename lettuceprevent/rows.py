@@ -26,7 +26,8 @@ class Node:
     group: which grounding it is held to. finished: the history contains an end token. fate: why the step at
     this node may let a blocked token through ("" where it may not). clear: a token known not to be blocked
     here. counted: whether the step to this node went into the report. closed: a beam that was closed off
-    here or before; what other beams did decides that, not the ids alone.
+    here or before; what other beams did decides that, not the ids alone. risk, judged: what a probe said of the
+    token that comes next, and of the last token; None where the host has not been here.
     """
 
     __slots__ = (
@@ -37,7 +38,9 @@ class Node:
         "fate",
         "finished",
         "group",
+        "judged",
         "parent",
+        "risk",
         "states",
         "token",
     )
@@ -52,6 +55,8 @@ class Node:
         self.fate = ""
         self.clear = -1
         self.counted = True
+        self.risk: float | None = None
+        self.judged: float | None = None
         self.closed: bool = parent is not None and parent.closed
 
     def ancestor(self, depth: int) -> Node:
@@ -117,6 +122,7 @@ class Rows:
         self._tips: list[Node] = []
         self._roots: list[Node] = []
         self._lanes: list[int] = []
+        self._by_prompt: dict[tuple[int, bytes], int] = {}
         self._last = b""
         self._width = 0
         self._pinned = False
@@ -229,6 +235,7 @@ class Rows:
             self._lanes.append(lanes.setdefault((root.group, prompt.tobytes()), row))
             roots.append(root)
         self._roots = roots
+        self._by_prompt = lanes
         return [self.walk(root, ids[row, base:].tolist()) for row, root in enumerate(roots)]
 
     def walk(self, root: Node, history: Sequence[int]) -> Node:
@@ -241,3 +248,8 @@ class Rows:
     def roots(self) -> list[Node]:
         """The roots of the rows of the current generation."""
         return list(self._roots)
+
+    def roots_of(self, group: int, prompt: Ids) -> list[Node]:
+        """Those of the rows with this prompt (ids) and grounding."""
+        lane = self._by_prompt.get((group, prompt.tobytes()))
+        return [root for root, each in zip(self._roots, self._lanes, strict=True) if each == lane]

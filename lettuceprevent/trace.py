@@ -32,7 +32,8 @@ class TraceStep:
     in, so that exp(score - log_total) is a probability. seen: the candidates that a model detector was asked
     about, best first (tokens that end the answer among them); found: token -> (P(unsupported), detector).
     began, ended: nanoseconds of one clock; stages: state, mask, detector, apply, of the whole call; host: since
-    the last call was recorded (since `Trace.left`, which a caller may set before generate()), else 0.
+    the last call was recorded (since `Trace.left`, which a caller may set before generate()), else 0. risk: what a
+    probe said of the token that comes next. masked: the choice after the literal detectors, before model detectors.
     """
 
     run: int
@@ -54,6 +55,8 @@ class TraceStep:
     ended: int
     stages: tuple[int, int, int, int]
     host: int
+    risk: float | None = None
+    masked: int = -1
 
 
 @dataclass(frozen=True)
@@ -90,9 +93,11 @@ class Trace:
         candidates: Any,
         vocabulary: Any,
         stamps: tuple[int, int, int, int, int],
+        picks: Any,
     ) -> None:
         """One call: scores (rows, width of the vocabulary) before and after, the plans of the checked rows,
-        what the model detectors were asked and said, and when: begun, located, masked, applied, ended."""
+        what the model detectors were asked and said, and when: begun, located, masked, applied, ended. picks: the
+        choices (rows,) before the model detectors, None where none was asked."""
         self._vocabulary = vocabulary
         clean = before.float().nan_to_num(nan=-math.inf, posinf=math.inf, neginf=-math.inf)
         scores, tokens = clean.topk(min(self.width, clean.shape[1]), dim=-1)
@@ -103,7 +108,8 @@ class Trace:
             clean, best
         ).tolist()  # as the processor does, so that thresholds meet the same bits
         actions = {plan.row: plan.action if plan.by >= 0 else "" for plan in plans}
-        asked = {row.at: row for row in candidates.last} if plans else {}
+        asked = {row.at: row for row in candidates.last}
+        picks = (choices if picks is None else picks).tolist()
         names = [detector.name for detector in candidates.detectors]
         began, located, masked, applied, ended = stamps
         stages = (located - began, masked - located, ended - applied if asked else 0, applied - masked)
@@ -135,6 +141,8 @@ class Trace:
                     ended=ended,
                     stages=stages,
                     host=began - self.left if self.left else 0,
+                    risk=node.risk,
+                    masked=picks[row],
                 )
             )
         self.left = time.perf_counter_ns()
@@ -168,6 +176,7 @@ class Trace:
     def _step(self, step: TraceStep, token: int) -> dict[str, Any]:
         state, mask, detector, apply = (stage / 1e3 for stage in step.stages)
         return {
+            **({} if step.risk is None else {"risk": step.risk}),
             "checked": step.checked,
             "first_choice": token == step.first,
             "candidates": [

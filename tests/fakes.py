@@ -11,6 +11,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from lettuceprevent.detectors import Evidence, TokenMask
+from lettuceprevent.probe import HEADS, Probe, host_hash, weights_hash
 
 torch.set_num_threads(1)  # tiny models: threads only wait for each other
 
@@ -58,6 +59,26 @@ def make_llama(vocab_size: int, *, seed: int = 0, peak: float = 6.0) -> LlamaFor
     with torch.no_grad():
         model.lm_head.weight.mul_(peak * 8)
     return model
+
+
+def make_probe(model: Any, *, layers: tuple[int, int] = (1, 2), threshold: float = 0.5) -> Probe:
+    """A random probe of a host: its heads `before` and `after` read these layers."""
+    made = torch.Generator().manual_seed(5)
+    width = model.config.hidden_size
+    card = {
+        "host": {
+            "id": "tiny",
+            "hash": host_hash(model.config),
+            "weights": weights_hash(model),
+            "layers": model.config.num_hidden_layers,
+            "width": width,
+        },
+        "heads": {
+            head: {"layer": layer, "threshold": threshold} for head, layer in zip(HEADS, layers, strict=True)
+        },
+    }
+    weights = {head: 3 * torch.randn(width, generator=made) for head in HEADS}
+    return Probe(weights, dict.fromkeys(HEADS, 0.1), card)
 
 
 class FakeState(NamedTuple):

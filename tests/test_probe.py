@@ -18,7 +18,7 @@ from lettuceprevent.cli import main
 from lettuceprevent.probe import Probe, decoder_layers, watch, weights_hash
 from lettuceprevent.training.data import Example
 from lettuceprevent.training.labels import label_tokens
-from lettuceprevent.training.probe import best_f1, corrupted, fit_logistic, train_probe
+from lettuceprevent.training.probe import best_f1, corrupted, drawn_share, fit_logistic, train_probe
 from lettuceprevent.training.splits import context_key
 from lettuceprevent.training.states import extract_states, prompt_ids
 
@@ -67,13 +67,13 @@ def test_the_hook_reads_what_training_read(host: tuple[Any, Any], trained: tuple
             max_new_tokens=6,
             min_new_tokens=6,
             num_beams=2,
-            logits_processor=[lambda _, scores: (risks.append(seen.risks), scores)[1]],
+            logits_processor=[lambda _, scores: (risks.append(seen.risks()), scores)[1]],
         )
         assert seen.calls == len(risks) == 6
     assert all(each.shape in {(1,), (2,)} for each in risks) and not layer._forward_hooks
     with watch(model, probe) as seen:  # a full pass has the same last state as the steps
         model(ids)
-        assert torch.allclose(seen.risks, risks[0], atol=1e-5)
+        assert torch.allclose(seen.risks(), risks[0], atol=1e-5)
     assert out.shape[1] == ids.shape[1] + 6
 
 
@@ -103,8 +103,8 @@ def test_another_fine_tune_is_refused_and_another_dtype_is_not(
     with torch.no_grad():
         for parameter in tuned.parameters():
             parameter += 0.1 * parameter.std() * torch.randn_like(parameter)
-    with pytest.raises(ValueError, match="expected weights"), watch(tuned, probe):
-        pass
+    with pytest.raises(ValueError, match="expected weights"):
+        watch(tuned, probe)
     assert weights_hash(tuned.to("meta")) == ""
     probe.check_host(tuned)  # not to be told
 
@@ -202,6 +202,11 @@ def test_copies_are_corrupted_where_the_answer_is_supported() -> None:
     assert made == corrupted(clean, 0.5, seed=1) and 0 < len(made) < len(clean)
     assert all(each.spans and each.context in {one.context for one in clean} for each in made)
     assert len(corrupted(clean, 1.0)) == len(clean)
+    some = drawn_share(clean, 0.5)
+    assert (
+        0 < len(some) < len(clean) == len(drawn_share(clean, 1.0))
+        and drawn_share(clean[::-1], 0.5) == some[::-1]
+    )
 
 
 def test_additional_data_is_not_validated_on_and_the_same_seed_gives_the_same_card(
