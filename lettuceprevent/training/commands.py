@@ -23,6 +23,9 @@ def add_train_command(commands: Any) -> None:
     probe.add_argument("--data", required=True, nargs="+", metavar="FILE", help="JSON lines, see the docs")
     probe.add_argument("--also", nargs="+", default=[], metavar="FILE", help="trained on, not validated on")
     probe.add_argument(
+        "--also-share", type=float, default=1.0, metavar="P", help="how many of those answers (default: 1)"
+    )
+    probe.add_argument(
         "--corrupt", type=float, default=0.0, metavar="N", help="corrupted copies per answer without spans"
     )
     probe.add_argument(
@@ -146,11 +149,11 @@ def _train_probe(options: argparse.Namespace) -> int:
     from ..hosts import Host
     from ..profiles import host_name
     from .data import load_examples, read_rows
-    from .probe import train_probe
+    from .probe import drawn_share, train_probe
     from .splits import check_disjoint
 
     examples = load_examples(options.data)[: options.limit]
-    also = load_examples(options.also)[: options.limit]
+    also = drawn_share(load_examples(options.also), options.also_share, options.seed)[: options.limit]
     for path in options.test_file:
         check_disjoint([*examples, *also], (str(row["context"]) for row in read_rows(path)), path)
     host = Host(options.host, options.device, options.dtype)

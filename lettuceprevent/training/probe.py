@@ -31,7 +31,7 @@ from .states import extract_states
 
 PENALTIES = (1e-3, 1e-2, 1e-1, 1.0)  # of the squared weights on standardised states, per token
 FIRST_PENALTY = 1e-2  # the one that layers are compared at
-EXTRA_WEIGHTS = (0.0, 0.1, 0.3, 1.0)  # of a token of the additional data
+EXTRA_WEIGHTS = (0.0, 0.1, 0.3)  # of a token of the additional data
 FIRST_EXTRA = 0.3
 NEGATIVES = 0.25  # share of the additional data's supported tokens that is used; each counts for more
 _SAMPLE = 20_000  # tokens that the curvature is estimated on
@@ -116,6 +116,11 @@ def corrupted(examples: Iterable[Example], share: float, seed: int = 0) -> list[
         chance = _digest(f"{seed}\0{example.id}") / 2**64
         made += copies[: int(share) + (chance < share % 1)]
     return made
+
+
+def drawn_share(examples: Sequence[Example], share: float, seed: int = 0) -> list[Example]:
+    """About this share of the examples, in order; which ones depends on their ids and the seed alone."""
+    return [each for each in examples if _digest(f"{seed}\0{each.id}") < share * 2**64]
 
 
 def _digest(text: str) -> int:
