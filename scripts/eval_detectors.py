@@ -362,8 +362,9 @@ def main() -> None:
     )
 
 
-def shown(value: dict[str, float]) -> str:
-    return f"{value['value']:.3f} ({value['low']:.3f} to {value['high']:.3f})"
+def shown(value: dict[str, float | None]) -> str:
+    numbers = ["none" if value[key] is None else f"{value[key]:.3f}" for key in ("value", "low", "high")]
+    return "{} ({} to {})".format(*numbers)
 
 
 if __name__ == "__main__":
