@@ -141,11 +141,21 @@ def lower_(row: Row, index: torch.Tensor, penalty: float) -> None:
 
 def top_chances(scores: torch.Tensor, tops: torch.Tensor) -> torch.Tensor:
     """Softmax probability of the top score of each row, (rows,); NaN where a score is NaN."""
-    if not on_host(scores):
-        return (scores - tops[:, None]).exp_().sum(dim=-1).reciprocal()
-    with np.errstate(invalid="ignore", over="ignore"):  # a NaN, or a row of infinities, is an answer here
-        distances = scores.detach().numpy() - tops.numpy()[:, None]
-        return torch.from_numpy(1.0 / np.exp(distances, out=distances).sum(axis=1))
+    if on_host(scores):
+        return torch.tensor(host_chances(scores.numpy(), tops.tolist()), dtype=torch.float64)
+    return (scores - tops[:, None]).exp_().sum(dim=-1).reciprocal()
+
+
+def host_chances(values: NDArray[np.float32], tops: list[float]) -> list[float]:
+    """The same for an array (rows, width)."""
+    chances = []
+    for row, top in zip(values, tops, strict=True):
+        if not math.isfinite(top):
+            chances.append(math.nan)
+            continue
+        distances = row - np.float32(top)
+        chances.append(1.0 / float(np.exp(distances, out=distances).sum()))
+    return chances
 
 
 class MaskCache:

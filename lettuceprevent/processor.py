@@ -35,7 +35,7 @@ from .detectors import (
     parse_detector_type,
 )
 from .grounding import Grounding, as_groundings
-from .masking import MaskCache, Prepared, Row, lower_, on_host, top_chances
+from .masking import MaskCache, Prepared, Row, host_chances, lower_, on_host, top_chances
 from .plans import InterventionRecord, Plan
 from .probe import HEADS, Watched
 from .report import PreventionReport, SequenceSummary, TokenRisks
@@ -287,7 +287,7 @@ class PreventionLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
             firsts = [int(values.argmax())] if len(values) == 1 else values.argmax(axis=1).tolist()
             tops = [float(values[row, first]) for row, first in enumerate(firsts)]
             if skipping:
-                chances = top_chances(scores.float(), torch.tensor(tops)).tolist()
+                chances = host_chances(values, tops)
             ids = (input_ids if input_ids.dtype == torch.int64 else input_ids.long()).cpu().numpy()
             risks = None if seen is None else seen.tolist()
         else:
