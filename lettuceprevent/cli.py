@@ -68,6 +68,21 @@ def _parser() -> argparse.ArgumentParser:
     )
     generate.add_argument("--detector-model", metavar="ID", help="checkpoint of a model detector")
     generate.add_argument(
+        "--probe",
+        type=Path,
+        metavar="DIR",
+        help="for detector or gate `probe` (default: the package's for this host)",
+    )
+    generate.add_argument(
+        "--gate", choices=("probe",), help="ask model detectors only where the probe's risk is high"
+    )
+    generate.add_argument(
+        "--gate-threshold",
+        type=float,
+        metavar="P",
+        help="... above P (default: the threshold on the probe's card)",
+    )
+    generate.add_argument(
         "--compare", action="store_true", help="also answer without prevention, and mark the difference"
     )
     generate.add_argument(
@@ -195,7 +210,7 @@ def _generate(options: argparse.Namespace) -> int:
     extra: dict[str, Any] = {"detector_type": detector, "profile": options.profile}
     if "number" in detector:
         extra.update(_number_options(options))
-    for name in ("detector_model", "on_unsupported", "skip_threshold"):
+    for name in ("detector_model", "on_unsupported", "skip_threshold", "probe", "gate", "gate_threshold"):
         if getattr(options, name) is not None:
             extra[name] = getattr(options, name)
     decoding: dict[str, Any] = {"max_new_tokens": options.max_new_tokens, "num_beams": options.num_beams}

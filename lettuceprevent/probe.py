@@ -126,6 +126,11 @@ class Probe:
         from safetensors.torch import load_file
 
         path = Path(source) / "probe.json" if Path(source).is_dir() else Path(source)
+        for file in (path.with_suffix(suffix) for suffix in (".json", ".safetensors")):
+            if not file.is_file():
+                raise FileNotFoundError(
+                    f"probe: expected a folder written by `save`, got no file {str(file)!r}"
+                )
         card = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
         found = load_file(str(path.with_suffix(".safetensors")))
         for name in (f"{head}.{part}" for head in HEADS for part in ("weight", "bias")):

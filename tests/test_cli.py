@@ -7,7 +7,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from fakes import make_llama, make_tokenizer
+from fakes import make_llama, make_probe, make_tokenizer
+from transformers import AutoModelForCausalLM
 
 from lettuceprevent.cli import main, mark_difference
 
@@ -138,6 +139,27 @@ def test_generate_json(host, context, capsys):
     found = json.loads(capsys.readouterr().out)
     assert set(found) == {"answer", "plain", "report"}
     assert found["report"]["options"]["on_unsupported"] == "substitute"
+
+
+def test_generate_with_a_probe(host, context, capsys, tmp_path):
+    make_probe(AutoModelForCausalLM.from_pretrained(host)).save(tmp_path / "probe")
+    arguments = ["generate", "--model", host, "--context", context, "--question", "And?"]
+    arguments += ["--max-new-tokens", "12", "--detector", "probe"]
+    given = [*arguments, "--probe", str(tmp_path / "probe")]
+    assert main([*given, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["report"]
+    (sequence,) = found["sequences"]
+    assert len(sequence["risks"]["before"]) == sequence["tokens"] == found["counters"]["steps"]
+    assert main(given) == 0
+    assert f"the probe flags {sum(e['end'] - e['start'] for e in sequence['risks']['flagged'])} of " in (
+        capsys.readouterr().err
+    )
+    assert main([*given, "--gate", "probe", "--gate-threshold", "0.5"]) == 2
+    assert "gate: expected a model detector" in capsys.readouterr().err
+    assert main(arguments) == 2
+    assert "probe: expected one made for the host host" in capsys.readouterr().err
+    assert main([*arguments, "--probe", str(tmp_path)]) == 2
+    assert "probe: expected a folder" in capsys.readouterr().err
 
 
 def test_demo(host, capsys):

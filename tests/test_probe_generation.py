@@ -325,7 +325,7 @@ def test_the_probe_of_the_package_is_the_one_that_fits(
     for source in (tmp_path / "this", str(tmp_path / "this" / "probe.safetensors")):
         _, _, again = run(model, tokenizer, detector_type="probe", probe=source)
         assert again.sequences == report.sequences
-    with pytest.raises(OSError):
+    with pytest.raises(FileNotFoundError, match="probe: expected a folder written by"):
         run(model, tokenizer, detector_type="probe", probe=tmp_path / "nowhere")
 
 

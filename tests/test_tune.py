@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from dataclasses import replace
@@ -7,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from fakes import ScriptedDetector, make_llama, make_tokenizer
+from fakes import ScriptedDetector, make_llama, make_probe, make_tokenizer
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -93,6 +94,26 @@ def test_model_detectors_on_three_axes(host, scripted):
         for point in points:
             assert found[point].text == generated[point].text, point
     assert tuner.generations < real.generations
+
+
+@pytest.mark.parametrize("detector", ["lettucedetect", "number+lettucedetect"])
+def test_the_gate_as_an_axis(host, scripted, detector):
+    grid = itertools.product((0.6, 1.0), (0.8, 0.95), (0.0, 0.2, 0.5, 0.8, 1.0))
+    points = [Point(skip, conf, 8, gate) for skip, conf, gate in grid]
+    options = {"detector_type": detector, "gate": "probe", "probe": make_probe(host.model)}
+    tuner, real = (Tuner(host, options, 20, simulate=simulate) for simulate in (True, False))
+    gated, different = 0, set()
+    for prompt in PROMPTS[:3]:
+        found, generated = tuner.answers(prompt, points), real.answers(prompt, points)
+        for point in points:
+            assert found[point].text == generated[point].text, point
+            assert found[point].cost.skipped == generated[point].cost.skipped, point
+            gated += point.gate_threshold == 0.5 and 0 < found[point].cost.skipped < found[point].cost.steps
+        different |= {generated[point].text for point in points if point.skip_threshold == 1.0}
+        never = Point(1.0, 0.8, 8, 1.0)
+        assert generated[never].cost.skipped == generated[never].cost.steps
+    assert tuner.generations < real.generations and gated > 0
+    assert len(different) > 3  # the gate changes answers: the test can fail
 
 
 @given(st.data())
@@ -235,3 +256,27 @@ def test_command(tmp_path, capsys, host):
         assert Profile.load(folder / "profile.json").options["on_unsupported"] == "substitute"
     assert main([*command, "--option", "do_sample=true"]) == 2
     assert "expected options of prevention, got do_sample" in capsys.readouterr().err
+
+
+def test_command_with_a_gate(tmp_path, capsys, host, scripted):
+    host.tokenizer.save_pretrained(tmp_path / "host")
+    host.model.save_pretrained(tmp_path / "host")
+    probe = make_probe(host.model, threshold=0.25)
+    probe.save(tmp_path / "probe")
+    row = {"id": "1", "query": PROMPTS[0].query, "context": CONTEXT}
+    (tmp_path / "p.jsonl").write_text(json.dumps(row))
+    command = ["tune", str(tmp_path / "host"), "--prompts", str(tmp_path / "p.jsonl"), "--out", str(tmp_path)]
+    command += ["--max-new-tokens", "8", "--skip-threshold", "1", "--budget", "999"]
+    command += ["--detector", "number+lettucedetect", "--option", f"probe={tmp_path / 'probe'}"]
+    status = main([*command, "--gate-threshold", "0", "0.5", "1"])
+    captured = capsys.readouterr()
+    grid = json.loads((tmp_path / "grid.json").read_text())
+    assert [each["gate_threshold"] for each in grid["points"]] == [0.0, 0.5, 1.0], captured.err
+    assert "| skip 1, gate 0.5 |" in captured.out and grid["options"]["gate"] == "probe"
+    if status == 0:
+        profile = Profile.load(tmp_path / "profile.json")
+        assert profile.options["gate"] == "probe" and profile.options["gate_threshold"] in (0, 0.5, 1)
+        assert profile.detector["versions"]["probe"] == probe.version
+    main([*command[:-1], command[-1], "gate=probe"])  # the card's threshold, where none is given
+    grid = json.loads((tmp_path / "grid.json").read_text())
+    assert [each["gate_threshold"] for each in grid["points"]] == [0.25]

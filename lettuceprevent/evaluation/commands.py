@@ -205,6 +205,13 @@ def _add_tune(commands: Any) -> None:
     command.add_argument("--skip-threshold", nargs="+", type=float, default=grid, metavar="P")
     command.add_argument("--confidence-threshold", nargs="+", type=float, metavar="P", help="model detectors")
     command.add_argument("--candidates", nargs="+", type=int, metavar="N", help="model detectors")
+    command.add_argument(
+        "--gate-threshold",
+        nargs="+",
+        type=float,
+        metavar="P",
+        help="ask model detectors only where a probe's risk is above P (another than the package's: --option probe=DIR)",
+    )
     command.add_argument("--max-new-tokens", type=int, default=160, metavar="N")
     command.add_argument(
         "--budget",

@@ -10,6 +10,8 @@ The first step at which it picks another token ends that: from there nothing is 
 What a point picks at a recorded step:
 - skipped (the host's top probability is above its skip_threshold): the first choice, and nothing is taken back;
 - checked, as it was in the recording, with the same limits: what was picked there;
+- not asked of the model detectors because of the gate (the probe's risk, like the host's scores, depends on the ids
+  so far): what the literal detectors alone left on top, which the recording holds;
 - checked with another confidence_threshold or number of candidates: worked out from the recorded verdicts with
   the processor's own rule, where all the candidates that the rule would ask about were asked about;
 - else unknown, which counts as "not the same".
@@ -32,11 +34,12 @@ from ..trace import TraceStep
 
 @dataclass(frozen=True)
 class Point:
-    """One place of the grid. confidence_threshold, candidates: None leaves generate()'s default."""
+    """One place of the grid. Of the last three, None leaves what holds for every place, or generate()'s default."""
 
     skip_threshold: float
     confidence_threshold: float | None = None
     candidates: int | None = None
+    gate_threshold: float | None = None
 
     def options(self) -> dict[str, Any]:
         """As arguments of generate()."""
@@ -44,6 +47,7 @@ class Point:
             "skip_threshold": self.skip_threshold,
             "confidence_threshold": self.confidence_threshold,
             "candidates": self.candidates,
+            "gate_threshold": self.gate_threshold,
         }
         return {name: value for name, value in values.items() if value is not None}
 
@@ -105,8 +109,13 @@ class Recording:
     def _same(self, step: TraceStep, point: Point, limits: Limits) -> bool:
         if skips(point, step):
             return step.choice == step.first and step.action != "retracted"
-        if not step.checked:
+        unasked = gates(self.point, step)
+        if skips(self.point, step) or not (step.checked or unasked):
             return False  # nobody asked the detectors here
+        if gates(point, step):
+            return unasked or step.choice == step.masked
+        if unasked:
+            return False
         if not step.seen or limits == self.limits:
             return True
         return pick(step, limits) == step.choice
@@ -115,6 +124,12 @@ class Recording:
 def skips(point: Point, step: TraceStep) -> bool:
     """Whether `point` leaves the step unchecked."""
     return point.skip_threshold < 1.0 and step.chance > point.skip_threshold
+
+
+def gates(point: Point, step: TraceStep) -> bool:
+    """Whether `point` leaves the model detectors unasked at a step that it does not skip."""
+    limit = point.gate_threshold
+    return limit is not None and limit > 0 and step.risk is not None and step.risk <= limit
 
 
 def pick(step: TraceStep, limits: Limits) -> int | None:
@@ -141,7 +156,8 @@ def pick(step: TraceStep, limits: Limits) -> int | None:
 
 @dataclass(frozen=True)
 class Cost:
-    """Nanoseconds: of the host alone for the ids that were kept, and of the whole generation."""
+    """Nanoseconds: of the host alone for the ids that were kept, and of the whole generation. skipped: steps at
+    which the detectors, or the model detectors because of the gate, were not asked."""
 
     host: int
     whole: int
@@ -153,11 +169,11 @@ def cost(recording: Recording, point: Point) -> Cost:
     """What the generation at `point` costs, from the recorded steps of one that it gives.
 
     The host's time is measured between the steps, from the call of generate() on (`Trace.left`), the prompt
-    included and the reading of the context not. Of places that were visited twice (retractions) the first
-    visit counts as the host's own. A step that `point` skips costs what it cost here but for the detector's
-    share and the masking. A literal detector works out its mask at skipped steps, too (it counts what a skip
-    lets through), so skipping saves little there. With other candidates than recorded, the detector's time is
-    the recorded one.
+    included and the reading of the context not; reading a probe is part of the host's passes. Of places that were
+    visited twice (retractions) the first visit counts as the host's own. A step that `point` skips costs what it
+    cost here but for the detector's share and the masking, one that it gates but for the model detectors' share. A
+    literal detector works out its mask at skipped steps, too (it counts what a skip lets through), so skipping
+    saves little there. With other candidates than recorded, the detector's time is the recorded one.
     """
     whole = skipped = 0
     first: dict[tuple[int, ...], TraceStep] = {}
@@ -169,6 +185,9 @@ def cost(recording: Recording, point: Point) -> Cost:
             if step.checked:
                 _, _, detector, apply = step.stages
                 whole -= detector + apply
+        elif gates(point, step):
+            skipped += 1
+            whole -= step.stages[2]
     visits = (first.get(recording.ids[:at]) for at in range(len(recording.ids)))
     host = sum(step.host for step in visits if step is not None) - recording.report.timings.prepare_ns
     return Cost(host, whole, skipped, len(recording.steps))

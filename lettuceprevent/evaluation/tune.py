@@ -22,9 +22,10 @@ from typing import Any
 import torch
 
 from ..console import say
-from ..detectors import DETECTOR_OPTIONS, build_detectors, host_defaults, parse_detector_type
+from ..detectors import DETECTOR_OPTIONS, PROBE, build_detectors, host_defaults, parse_detector_type
 from ..generation import generate
 from ..grounding import Grounding
+from ..probe import Probe
 from ..profiles import Profile, describe_host, detector_versions
 from ..report import PreventionReport
 from .arms import jsonable, make_arm, option_value
@@ -76,7 +77,7 @@ class PointResult:
 
     @property
     def skipped(self) -> float:
-        """Share of steps that were not checked; 1 for the plain host."""
+        """Share of steps that were not checked, gated ones among them; 1 for the plain host."""
         costs = [answer.cost for answer in self.answers if answer.cost is not None]
         return sum(c.skipped for c in costs) / sum(c.steps for c in costs) if costs else 1.0
 
@@ -228,8 +229,13 @@ class Tuner:
         return Answer(text, len(ids), unsupported, shape(text, len(ids)), seconds)
 
 
-def _checks_most(point: Point) -> tuple[float, int, float]:
-    return -point.skip_threshold, -(point.candidates or 0), point.confidence_threshold or 0.0
+def _checks_most(point: Point) -> tuple[float, float, int, float]:
+    return (
+        -point.skip_threshold,
+        point.gate_threshold or 0.0,
+        -(point.candidates or 0),
+        point.confidence_threshold or 0.0,
+    )
 
 
 def tune(
@@ -288,7 +294,9 @@ def recommend(points: Sequence[PointResult], budget: float) -> tuple[PointResult
     best = [point for point in fitting if point.unsupported == least]
     quickest = min(point.time_ratio for point in best)
     equal = [point for point in best if point.time_ratio <= quickest + _EQUAL_TIME]
-    return min(equal, key=lambda point: _checks_most(point.point) if point.point else (0.0, 0, 0.0)), True
+    return min(
+        equal, key=lambda point: _checks_most(point.point) if point.point else (0.0, 0.0, 0, 0.0)
+    ), True
 
 
 # --- what is written ---------------------------------------------------------------------------------
@@ -329,9 +337,12 @@ def _versions_of(tuner: Tuner, prompt: Prompt) -> dict[str, str]:
     options = {key: value for key, value in tuner.options.items() if key in DETECTOR_OPTIONS}
     options = {**host_defaults(parse_detector_type(kind), tuner.host.model), **options}
     grounding = Grounding(prompt.passages, prompt.query)
-    return detector_versions(
-        build_detectors(kind, tuner.host.tokenizer, tuner.host.vocabulary, [grounding], **options)
+    detectors: list[Any] = build_detectors(
+        kind, tuner.host.tokenizer, tuner.host.vocabulary, [grounding], **options
     )
+    if tuner.options.get("gate") or PROBE in parse_detector_type(kind):
+        detectors.append(Probe.for_host(tuner.host.model, tuner.options.get("probe")))
+    return detector_versions(detectors)
 
 
 def table(tuned: Tuned, budget: float) -> str:
@@ -403,19 +414,29 @@ def run_tune(options: argparse.Namespace) -> int:
     )
     if arm.decoding:
         raise ValueError(f"--option: expected options of prevention, got {', '.join(arm.decoding)}")
+    prevention = dict(arm.prevention or {})
+    if options.gate_threshold:
+        prevention["gate"] = PROBE
+    loaded = Host(options.model, options.device, options.dtype)
+    probe = Probe.for_host(loaded.model, prevention.get("probe")) if prevention.get("gate") else None
+    own = prevention.pop("gate_threshold", None)  # a place of the grid, so that it can be re-simulated
+    if probe is not None and own is None:
+        own = probe.threshold("before")
     points = [
         Point(*values)
         for values in product(
-            options.skip_threshold, options.confidence_threshold or [None], options.candidates or [None]
+            options.skip_threshold,
+            options.confidence_threshold or [None],
+            options.candidates or [None],
+            options.gate_threshold or [own],
         )
     ]
-    loaded = Host(options.model, options.device, options.dtype)
     host = EvaluatedHost(loaded.model, loaded.tokenizer, options.model)
     prompts = chosen_prompts(options, host.length)
     auditor = EncoderAuditor.load(options.encoder) if options.encoder else None
     tuner = Tuner(
         host,
-        arm.prevention or {},
+        prevention,
         options.max_new_tokens,
         auditor=auditor,
         simulate=not options.no_simulation,
