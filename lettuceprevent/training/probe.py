@@ -29,8 +29,8 @@ from .labels import label_tokens
 from .splits import context_key
 from .states import extract_states
 
-PENALTIES = (1e-3, 1e-2, 1e-1, 1.0)  # of the squared weights on standardised states, per token
-FIRST_PENALTY = 1e-2  # the one that layers are compared at
+PENALTIES = (3e-3, 1e-2, 3e-2, 1e-1, 3e-1)  # of the squared weights on standardised states, per token
+FIRST_PENALTY = 3e-2  # the one that layers are compared at
 EXTRA_WEIGHTS = (0.0, 0.1, 0.3)  # of a token of the additional data
 FIRST_EXTRA = 0.3
 NEGATIVES = 0.25  # share of the additional data's supported tokens that is used; each counts for more
