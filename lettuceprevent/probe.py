@@ -11,8 +11,11 @@ from __future__ import annotations
 import hashlib
 import json
 import threading
+from base64 import b64decode
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from importlib import import_module
 from pathlib import Path
 from types import TracebackType
 from typing import Any, cast
@@ -123,16 +126,21 @@ class Probe:
     def load(cls, source: str | Path) -> Probe:
         """Read what `save` wrote: its folder, or either file. Raises ValueError where a tensor is missing or has
         another width, and OSError where there is no such file."""
-        from safetensors.torch import load_file
-
         path = Path(source) / "probe.json" if Path(source).is_dir() else Path(source)
         for file in (path.with_suffix(suffix) for suffix in (".json", ".safetensors")):
             if not file.is_file():
                 raise FileNotFoundError(
                     f"probe: expected a folder written by `save`, got no file {str(file)!r}"
                 )
-        card = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
-        found = load_file(str(path.with_suffix(".safetensors")))
+        card = path.with_suffix(".json").read_text(encoding="utf-8")
+        return cls.read(card, path.with_suffix(".safetensors").read_bytes(), str(source))
+
+    @classmethod
+    def read(cls, text: str, tensors: bytes, source: str) -> Probe:
+        """A probe from the content of its two files; `source` is what an error calls them."""
+        from safetensors.torch import load
+
+        card, found = json.loads(text), load(tensors)
         for name in (f"{head}.{part}" for head in HEADS for part in ("weight", "bias")):
             shape = (card["host"]["width"] if name.endswith("weight") else 1,)
             if name not in found or tuple(found[name].shape) != shape:
@@ -154,8 +162,7 @@ class Probe:
             found.check_host(model)
             return found
         reasons = []
-        for card in sorted(SHIPPED.glob("*/probe.json")):
-            found = cls.load(card)
+        for found in shipped():
             try:
                 found.check_host(model)
             except ValueError as error:
@@ -168,6 +175,18 @@ class Probe:
             f"{'; '.join(reasons) or 'none with this package'}. Train one with `lettuceprevent train probe` and pass "
             "it as probe="
         )
+
+
+def shipped() -> Iterator[Probe]:
+    """The probes that come with the package, or with its export, which has no data files but a module `probe_data`."""
+    for card in sorted(SHIPPED.glob("*/probe.json")):
+        yield Probe.load(card)
+    try:
+        data = import_module(".probe_data", __package__)
+    except ImportError:
+        return
+    for name, (card, tensors) in data.PROBES.items():
+        yield Probe.read(card, b64decode(tensors), name)
 
 
 class Watched:

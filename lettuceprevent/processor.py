@@ -13,7 +13,7 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 import torch
@@ -42,6 +42,7 @@ from .report import PreventionReport, SequenceSummary, TokenRisks
 from .rows import Node, Rows, prompt_tail
 from .vocabulary import Vocabulary
 
+Tree: TypeAlias = dict[tuple[int, int], list[Node]]
 ON_UNSUPPORTED = ("avoid", "substitute", "retract")
 ON_ERROR = ("raise", "allow", "block")
 _LOST = object()  # the state of a literal detector that failed, until the generation ends
@@ -668,7 +669,8 @@ class PreventionLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
         base = self._rows.prompt_length if prompt_length is None else prompt_length
         drafting, self.drafting = self.drafting, True  # walking the ids must not count their steps again
         try:
-            summaries = [self._summarise(row, ids, base) for row in range(len(ids))]
+            tree = self._visited_tree()
+            summaries = [self._summarise(row, ids, base, tree) for row in range(len(ids))]
         finally:
             self.drafting = drafting
         self.report.sequences.extend(summaries)
@@ -677,7 +679,7 @@ class PreventionLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
         self.report.forget_built()
         return summaries
 
-    def _summarise(self, row: int, ids: Ids, base: int) -> SequenceSummary:
+    def _summarise(self, row: int, ids: Ids, base: int, tree: Tree) -> SequenceSummary:
         node = self._start(row, len(ids), ids[row, :base].tolist())
         dead = leaks = 0
         for token in ids[row, base:].tolist():
@@ -693,7 +695,7 @@ class PreventionLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
         path = node.path()
         if self.report.trace is not None:
             self.report.trace.returned(self.report.runs, row, node.group, path)
-        risks = None if self._watched is None else self._risks_of(ids[row, :base], node)
+        risks = None if self._watched is None else self._risks_of(ids[row, :base], node, tree)
         on_it = 0
         for record in self.report.records:
             if record.run == self.report.runs and record.node.group == node.group:
@@ -703,23 +705,27 @@ class PreventionLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
                 on_it += returned
         return SequenceSummary(row, len(path), unfinished, dead, leaks, on_it, risks)
 
-    def _risks_of(self, prompt: Ids, node: Node) -> TokenRisks:
+    def _visited_tree(self) -> Tree:
+        """The nodes that the probe spoke of, by the node before and the token."""
+        tree: Tree = {}
+        for node in dict.fromkeys(self._visited):
+            tree.setdefault((id(node.parent), node.token), []).append(node)
+        return tree
+
+    def _risks_of(self, prompt: Ids, node: Node, tree: Tree) -> TokenRisks:
         """What the probe said of the history of `node`, as it was generated.
 
         Rows may share a history for a while (beams), so there may be several nodes for one; the host has read it
         on one of them.
         """
         assert self._watched is not None
-        children: dict[tuple[int, int], list[Node]] = {}
-        for seen in dict.fromkeys(self._visited):
-            children.setdefault((id(seen.parent), seen.token), []).append(seen)
         path = node.path()
         before: list[float | None] = []
         after: list[float | None] = []
         here = self._rows.roots_of(node.group, prompt)
         for token in path:
             before.append(next((each.risk for each in here if each.risk is not None), None))
-            here = [child for each in here for child in children.get((id(each), token), ())]
+            here = [child for each in here for child in tree.get((id(each), token), ())]
             after.append(next((each.judged for each in here if each.judged is not None), None))
         pieces = [self.vocabulary[token] for token in path]
         thresholds = [self._watched.probe.threshold(head) for head in HEADS]

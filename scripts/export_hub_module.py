@@ -6,13 +6,15 @@ model's.
     ...)
 
 The loader of transformers copies `custom_generate/generate.py` and the flat `.py` files that it imports
-relatively, and nothing else: so that is what this writes, unchanged copies of the package's modules.
+relatively, and nothing else: so that is what this writes, unchanged copies of the package's modules. The package's
+probes are data, and go into one more module.
 """
 
 from __future__ import annotations
 
 import argparse
 import ast
+import base64
 import shutil
 import sys
 from pathlib import Path
@@ -20,7 +22,9 @@ from pathlib import Path
 REPOSITORY = Path(__file__).resolve().parents[1]
 PACKAGE = REPOSITORY / "lettuceprevent"
 SOURCE = REPOSITORY / "custom_generate"  # the model card and the requirements
+PROBES = PACKAGE / "probes"
 ROOT_MODULE = "generation"
+DATA_MODULE = "probe_data"
 
 GENERATE = '''"""`model.generate(..., custom_generate=..., trust_remote_code=True)` comes here (README.md)."""
 
@@ -55,6 +59,18 @@ def modules_needed() -> list[str]:
     return sorted(needed)
 
 
+def probe_data() -> str:
+    """A module with the package's probes: name -> (card, base64 of the safetensors file)."""
+    found = {
+        path.parent.name: (
+            path.read_text(encoding="utf-8"),
+            base64.b64encode(path.with_suffix(".safetensors").read_bytes()).decode(),
+        )
+        for path in sorted(PROBES.glob("*/probe.json"))
+    }
+    return f'"""The probes that come with the package."""\n\nPROBES = {found!r}\n'
+
+
 def export(target: Path) -> list[Path]:
     """Write the folder; returns the files written. Refuses a folder that holds something else."""
     folder = target / "custom_generate"
@@ -66,12 +82,14 @@ def export(target: Path) -> list[Path]:
     written = [target / "README.md", folder / "generate.py", folder / "requirements.txt"]
     shutil.copyfile(SOURCE / "README.md", written[0])
     modules = modules_needed()
-    imports = "".join(f"    from .{name} import __name__\n" for name in modules)
+    imports = "".join(f"    from .{name} import __name__\n" for name in [*modules, DATA_MODULE])
     written[1].write_text(GENERATE + imports, encoding="utf-8")
     shutil.copyfile(SOURCE / "requirements.txt", written[2])
     for name in modules:
         written.append(folder / f"{name}.py")
         shutil.copyfile(PACKAGE / f"{name}.py", written[-1])
+    written.append(folder / f"{DATA_MODULE}.py")
+    written[-1].write_text(probe_data(), encoding="utf-8")
     shutil.copyfile(REPOSITORY / "LICENSE", target / "LICENSE")
     return [*written, target / "LICENSE"]
 

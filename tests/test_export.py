@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from fakes import make_llama, make_tokenizer
+from fakes import make_llama, make_probe, make_tokenizer
 from transformers.dynamic_module_utils import get_relative_import_files
 
 REPOSITORY = Path(__file__).resolve().parents[1]
@@ -116,6 +116,25 @@ def test_from_the_export(tmp_path, host, exported, want):
     assert run(tmp_path, CUSTOM, host, exported) == want
 
 
+WATCHED = """
+model = AutoModelForCausalLM.from_pretrained(folder)
+options["detector_type"] = "probe"
+out = model.generate(**inputs, custom_generate=where, trust_remote_code=True, **options)
+(told,) = report["sequences"]
+assert report["options"]["probe"] == "tiny" and len(told["risks"]["before"]) == told["tokens"] > 0, report
+assert (out == model.generate(**inputs, max_new_tokens=12, do_sample=False)).all()
+"""
+
+
+def test_the_export_carries_the_probes(tmp_path, host, monkeypatch):
+    from transformers import AutoModelForCausalLM
+
+    make_probe(AutoModelForCausalLM.from_pretrained(host)).save(tmp_path / "probes" / "tiny")
+    monkeypatch.setattr(export_hub_module, "PROBES", tmp_path / "probes")
+    export_hub_module.export(tmp_path / "exported")
+    run(tmp_path, WATCHED, host, tmp_path / "exported")
+
+
 def test_from_a_model_folder_with_the_export_in_it(tmp_path, host, exported, want):
     model = tmp_path / "model-with-it"
     shutil.copytree(host, model)
@@ -142,7 +161,8 @@ def test_the_export_is_flat_and_complete(exported):
         assert "import lettuceprevent" not in text
     # What the loader will copy, by its own rules.
     found = get_relative_import_files(exported / "custom_generate" / "generate.py")
-    assert {Path(path).stem for path in found} == set(export_hub_module.modules_needed())
+    needed = {*export_hub_module.modules_needed(), export_hub_module.DATA_MODULE}
+    assert {Path(path).stem for path in found} == needed
 
 
 def test_the_export_replaces_an_earlier_one_and_nothing_else(tmp_path, exported):
