@@ -252,7 +252,7 @@ class Watched:
         if self.calls == self._taken:
             raise RuntimeError(
                 "probe: expected a forward pass of the watched host before each step, got none; a host that was "
-                "compiled earlier does not run hooks"
+                "compiled earlier, or runs in another thread than the `with` block, cannot be read"
             )
         self._taken = self.calls
         found = torch.stack([self._logits[head].to(device) for head in HEADS], dim=1)

@@ -13,6 +13,7 @@ from transformers import LogitsProcessorList
 
 import lettuceprevent.detectors
 import lettuceprevent.probe
+from lettuceprevent.evaluation.html import generation_page
 from lettuceprevent.generation import generate
 from lettuceprevent.grounding import Grounding
 from lettuceprevent.probe import HEADS, Probe, Watched, decoder_layers, watch
@@ -396,3 +397,5 @@ def test_trace_has_the_risk(model: Any, tokenizer: Any, probe: Probe) -> None:
     run(model, tokenizer, detector_type="probe", probe=probe, report=report)
     steps = report.to_dict()["trace"]["answers"][0]["steps"]
     assert [each["risk"] for each in steps] == report.sequences[0].risks.before
+    page = generation_page(report.to_dict(), [CONTEXT], "And?")
+    assert all(f"risk {each['risk']:.2f}" in page for each in steps)

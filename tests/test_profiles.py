@@ -9,7 +9,7 @@ from fakes import make_llama, make_tokenizer
 
 import lettuceprevent
 from lettuceprevent.generation import generate
-from lettuceprevent.profiles import Profile, describe_host
+from lettuceprevent.profiles import Profile, Unset, describe_host
 from lettuceprevent.report import PreventionReport
 from lettuceprevent.vocabulary import Vocabulary
 
@@ -95,6 +95,19 @@ def test_another_detector_gets_no_detector_options(model, tokenizer, profile):
     options, (complaint,) = used(model, tokenizer, other, detector_type="number")
     assert options["skip_threshold"] == 0.7 and "units" not in options
     assert "the detector is 'number', it was made for 'lettuceprevent'" in complaint
+
+
+def test_a_gate_goes_with_its_detector_alone(profile):
+    gated = replace(
+        profile,
+        detector={"type": "number+lettuceprevent", "versions": {}},
+        options={"skip_threshold": 0.7, "gate": "probe", "gate_threshold": 0.2},
+    )
+    arguments = {}
+    assert gated.fill(arguments, Unset("number")) == "number+lettuceprevent"
+    assert arguments == gated.options
+    arguments = {}  # there would be nothing to gate
+    assert gated.fill(arguments, "number") == "number" and arguments == {"skip_threshold": 0.7}
 
 
 def test_detector_of_the_profile(profile):

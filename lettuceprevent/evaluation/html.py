@@ -125,6 +125,8 @@ def _traced_step(step: Mapping[str, Any]) -> dict[str, Any] | None:
     if not any(row[4] == "chosen" for row in rows):
         rows.append([step["text"], None, None, None, "chosen"])
     said = "first choice" if step["first_choice"] else "not the first choice"
+    if step.get("risk") is not None:
+        said += f", risk {step['risk']:.2f}"
     return {
         "say": said if step["checked"] else f"{said}, not checked",
         "us": step["latency_us"]["total"],
