@@ -11,9 +11,12 @@ What a governed answer differs in comes from the policy alone: prompt, batch, se
     substitution   a supported digit-form number that stands where the host's first choice was refused: it covers the
                    token written at an intervention, or the place a literal was taken back from (`at`), or begins
                    within the NEAR tokens after it (`near`, which also catches "about 2021" for a refused "2023")
-    perplexity     of the answers under the host, from its own logits before any processor
-    time           seconds per written token of the longest row; `time_ratio` is to plain, with `_prepared` the building
-                   of the detectors counts as well, `busy_ratio` is of processor time, prepared. The shared prefill is in
+    perplexity     of the answers under the host, from its own logits before any processor: over all tokens of an arm,
+                   and answer by answer against `avoid` (`paired`: nats per token, of the answers that differ; an
+                   answer that ends early has no easy tokens at its end, which the first figure holds against it)
+    time           seconds per written token of the longest row; `time_ratio` is to plain, the median over batches, with
+                   `_prepared` the building of the detectors counts as well, `_pooled` is the ratio of the sums (which
+                   one stalled batch decides), `busy_ratio` is of processor time, prepared. The shared prefill is in
                    no arm: ratios are of decoding alone, and of a whole batch, in which one row's way back makes all wait.
                    `steps_ratio_of_one_row`: tokens written, those taken back (`lost`) included, to tokens kept
 
@@ -26,6 +29,7 @@ from __future__ import annotations
 import copy
 import json
 import math
+import statistics
 import time
 from collections import Counter, defaultdict
 from pathlib import Path
@@ -37,6 +41,7 @@ from lettuceprevent import retract
 from lettuceprevent.assets import host_id
 from lettuceprevent.evaluation.number_metrics import REFUSED
 from lettuceprevent.evaluation.numbers import ContextNumbers, check_answer, find_literals
+from lettuceprevent.evaluation.statistics import paired
 from lettuceprevent.generation import generate
 from lettuceprevent.report import PreventionReport
 from lettuceprevent.vocabulary import Vocabulary
@@ -251,8 +256,9 @@ def summarised(lines: list[dict[str, Any]], options: Any) -> dict[str, Any]:
             found = results[mode][arm]
             found["changed"] = sum(answers[key]["text"] != arms["plain"][key]["text"] for key in shared)
             base = results[mode]["plain"]
-            found["time_ratio"] = found["seconds_per_token"] / base["seconds_per_token"]
-            found["time_ratio_prepared"] = found["seconds_per_token_prepared"] / base["seconds_per_token"]
+            found["time_ratio"] = paired_time(answers, arms["plain"], shared, prepared=False)
+            found["time_ratio_prepared"] = paired_time(answers, arms["plain"], shared, prepared=True)
+            found["time_ratio_pooled"] = found["seconds_per_token"] / base["seconds_per_token"]
             found["busy_ratio"] = found["busy_per_token"] / base["busy_per_token"]
     total: dict[str, Any] = {}
     for arm in ARMS:
@@ -274,9 +280,49 @@ def summarised(lines: list[dict[str, Any]], options: Any) -> dict[str, Any]:
             total[arm]["perplexity"] = math.exp(nll / tokens)
             total[arm]["steps_ratio_of_one_row"] = 1 + total[arm]["lost"] / tokens
             plain = [mode["plain"] for mode in results.values() if arm in mode]
-            for name in ("time_ratio", "time_ratio_prepared", "busy_ratio"):
+            for name in ("time_ratio", "time_ratio_prepared", "time_ratio_pooled", "busy_ratio"):
                 total[arm][name] = sum(p[name] for p in parts) / len(plain)
+    if all(arm in total for arm in ARMS):
+        total["retract"]["paired"] = paired_perplexity(by)
     return {"total": total, "results": results, "bars": bars(total)}
+
+
+def paired_time(
+    answers: dict[str, Any], plain: dict[str, Any], shared: list[str], *, prepared: bool
+) -> float:
+    """The median over batches of the time per step over that of the same batch in plain."""
+
+    def per_step(line: dict[str, Any]) -> float:
+        return float(line["batch_seconds"] - (0 if prepared else line["prepare"])) / line["batch_steps"]
+
+    firsts = [key for key in shared if answers[key]["first_row"]]
+    return statistics.median(per_step(answers[key]) / per_step(plain[key]) for key in firsts)
+
+
+def paired_perplexity(by: dict[tuple[str, str], dict[str, dict[str, Any]]]) -> dict[str, Any]:
+    """retract less avoid, nats per token, over the answers in which the two differ."""
+
+    def nats(line: dict[str, Any]) -> float:
+        return float(line["nll"]) / max(1, line["tokens"])
+
+    pairs = [
+        (by[mode, "avoid"][key], by[mode, "retract"][key])
+        for mode in MODES
+        for key in by[mode, "retract"]
+        if key in by[mode, "avoid"] and by[mode, "avoid"][key]["text"] != by[mode, "retract"][key]["text"]
+    ]
+    if not pairs:
+        return {"answers": 0}
+    found = paired([nats(avoid) for avoid, _ in pairs], [nats(back) for _, back in pairs])
+    differences = sorted(nats(back) - nats(avoid) for avoid, back in pairs)
+    return {
+        "answers": len(pairs),
+        "lower": sum(each < 0 for each in differences),
+        "median": statistics.median(differences),
+        "mean": found.mean_difference,
+        "interval": found.interval,
+        "p_value": found.p_value,
+    }
 
 
 def figures(answers: list[dict[str, Any]]) -> dict[str, Any]:
@@ -321,6 +367,7 @@ def bars(total: dict[str, Any]) -> dict[str, Any]:
         "substituted_at_most_a_tenth_with_near": both[0] <= both[1] / 10,
         "unsupported_none": back["unsupported"] == 0,
         "perplexity_no_worse_than_avoid": back["perplexity"] <= avoid["perplexity"],
+        "perplexity_no_worse_than_avoid_paired": back["paired"].get("median", 0.0) <= 0,
         "time_ratio_at_most_1.15": back["time_ratio"] <= 1.15,
         "time_ratio_at_most_1.15_prepared": back["time_ratio_prepared"] <= 1.15,
     }
