@@ -106,6 +106,71 @@ def prevention(found: Document) -> list[str]:
     return lines[:-1]
 
 
+def eval_detectors(found: Document) -> list[str]:
+    """Quality by detector and task, then the gate."""
+    groups = list(next(iter(found["detectors"].values())))
+    unsupported = found["detectors"]["entropy"]["all"]
+    lines = [
+        f"Each token of {unsupported['answers']} answers of other models (`ragtruth_test`), "
+        f"{unsupported['unsupported']:,} of {unsupported['tokens']:,} marked as unsupported by people. F1 at the "
+        "threshold on the detector's card, chosen on training contexts; best F1 picks its own on these answers and is "
+        "an upper figure. Intervals are 95 % bootstrap intervals over answers.",
+    ]
+    for group in groups:
+        rows = [
+            [
+                name,
+                *(_value(each[group][key]) if key in each[group] else "" for key in _RANKED),
+                _number(each[group]["best_f1"]),
+            ]
+            for name, each in found["detectors"].items()
+        ]
+        answers = next(iter(found["detectors"].values()))[group]["answers"]
+        lines += [
+            "",
+            f"{group} ({answers} answers):",
+            "",
+            *_table(["score", "AUROC", "average precision", "F1", "best F1"], rows),
+        ]
+    gate = found["gate"]
+    shares = [share for share in gate["share_of_steps"] if round(100 * share) in (5, 10, 20, 40, 60, 80)]
+    for name, part in gate.items():
+        if name == "share_of_steps":
+            continue
+        rows = [
+            [signal, *(f"{curve[gate['share_of_steps'].index(share)]:.0%}" for share in shares)]
+            for signal, curve in part["recall"].items()
+        ]
+        lines += [
+            "",
+            f"The gate: of the {part['tokens']:,} {name}, the share within the steps that are checked, if the steps "
+            "are chosen by a signal:",
+            "",
+            *_table(["chosen by", *(f"{share:.0%} of the steps" for share in shares)], rows),
+        ]
+        less = next((value for key, value in part.items() if key.startswith("probe_less")), None)
+        if less is not None:
+            lines += ["", f"At 20 % the probe has {_points(less)} more than `skip_threshold`."]
+    return lines
+
+
+def _points(value: Mapping[str, float]) -> str:
+    return f"{100 * value['value']:.1f} points ({100 * value['low']:.1f} to {100 * value['high']:.1f})"
+
+
+def bench_probe(found: Document) -> list[str]:
+    """One sentence, and one on growth."""
+    ratio, passes = found["ratio"], found["forward_passes"]
+    first, last = found["first_quarter"], found["last_quarter"]
+    return [
+        f'`detector_type="probe"` ({found["probe"]} probe) on {found["host"]} against plain decoding, '
+        f"{found['pairs']} pairs of {found['new_tokens']} tokens in one run: {ratio['median']:.3f} times the time ({ratio['p10']:.3f} to "
+        f"{ratio['p90']:.3f}, 10th to 90th percentile); first quarter of the tokens {first['median']:.3f}, last quarter "
+        f"{last['median']:.3f}. Forward passes {passes['probe'][0]} and {passes['plain'][0]}; the processor takes "
+        f"{found['processor_us_per_step']:.0f} µs of the {found['plain_ms_per_token']:.0f} ms of a token."
+    ]
+
+
 def kill_resume(found: Document) -> list[str]:
     """One sentence."""
     same = "the same lines as" if found["same"] else "**other lines than**"
@@ -134,9 +199,12 @@ def bench_score(found: Document) -> list[str]:
 SECTIONS: dict[str, tuple[str, Callable[[Document], list[str]]]] = {
     "prevention": ("Prevention on a real host", prevention),
     "detectors": ("Detectors by replay", detectors),
+    "eval_detectors": ("Detectors against people, token by token", eval_detectors),
+    "bench_probe": ("What watching the host costs", bench_probe),
     "kill_resume": ("Killed and taken up again", kill_resume),
     "bench_score": ("Scoring stored answers", bench_score),
 }
+_RANKED = ("auroc", "average_precision", "f1")
 _PRF = ("precision", "recall", "f1")
 
 

@@ -3,11 +3,10 @@
     python scripts/replay_retract.py --out results/replay_retract.json
 
 number_mentions: answers of real models with the numbers they got wrong. A host here puts the next token of the stored
-answer first. Where that is refused it would say what comes after the number instead, and goes on with the answer from
-there, so that one answer tells about all its numbers; a host that is held inside a number wants out of it at every
-token. This stand-in is used for all three tokenizers: a real model as the second choice costs a pass over the context
-for every answer and says little here, because what is counted is the answer's own wish; `e2e_retract.py` has the real
-model throughout.
+answer first, and otherwise follows SmolLM2: where the answer's token is refused, what comes instead is what SmolLM2 would
+say after the same context, question and text (by bytes, for the tokenizers that are not its own). The host then follows
+SmolLM2 for AWAY tokens, or to the end of a sentence, and insists again on the answer from where the refused number ends,
+so that one answer tells about all its numbers. A number that SmolLM2 itself wants on such a way counts like any other.
 
     forced       numbers in which the host was held to a supported form (for "retract": what was refused a way back)
     retractions  numbers that were taken back
@@ -15,8 +14,9 @@ model throughout.
                  find unsupported; the second is stricter, and each is named
     c2           first choices refused while the host copies its context
 
-"substitute" and "avoid" drive the processor step by step; "retract" runs through generate() wherever "avoid" had to hold
-a number, and is "avoid" by construction everywhere else.
+"substitute" and "avoid" drive the processor step by step; "retract" runs through generate() wherever "avoid" refused a
+first choice, and is "avoid" by construction everywhere else. Answers are taken one after the other, each with all
+tokenizers, so that SmolLM2 reads a context once.
 """
 
 from __future__ import annotations
@@ -26,9 +26,11 @@ import warnings
 from collections import Counter
 from typing import Any
 
+import numpy as np
 import torch
 from _common import finish, parser, provenance, rows
 from _hosts import Host, HostConfig
+from _smollm2 import FLOOR, Interpreter, SmolLM2
 from replay_numbers import Replay, spans
 
 from lettuceprevent.check import check_text
@@ -42,8 +44,8 @@ from lettuceprevent.report import PreventionReport
 FILES = ("number_mentions",)
 TOKENIZERS = ("smollm2", "llama31", "mistral")
 POLICIES = ("substitute", "avoid", "retract")
-SPARE = 48  # tokens that an answer may be longer than the stored one
-STUCK = 16  # tokens that are not the answer's, after which the host goes on with its next token
+SPARE = 96  # tokens that an answer may be longer than the stored one
+AWAY = 8  # tokens for which the host follows SmolLM2 before it insists on the answer again
 
 
 class Script:
@@ -63,48 +65,66 @@ class Script:
             if not text[found[at][0] : found[at][1]].strip(" ") and self.resume[at + 1] > at + 1:
                 self.resume[at] = self.resume[at + 1]
 
-    def wishes(self, history: list[int]) -> tuple[int, int]:
-        """First and second choice."""
-        at = strange = 0
+    def wish(self, history: list[int], ends: frozenset[int]) -> int | None:
+        """The token that the host insists on after `history`; None where it follows SmolLM2. ends: tokens that end a
+        sentence."""
+        at = away = 0
         for token in history:
-            if token == self._token(at):
-                at, strange = at + 1, 0
-                continue
-            aside = self.resume[at] if at < len(self.tokens) else at
-            if token == self._token(aside):
-                at, strange = aside + 1, 0
-                continue
-            at, strange = aside, strange + 1
-            if strange % STUCK == 0:
+            if not away and token == self._token(at):
                 at += 1
-        aside = self.resume[at] if at < len(self.tokens) else at
-        return self._token(at), self._token(aside)
+                continue
+            if not away:
+                at = self.resume[at] if at < len(self.tokens) else at
+            away = 0 if away + 1 >= AWAY or token in ends else away + 1
+        return None if away else self._token(at)
 
     def _token(self, at: int) -> int:
         return self.tokens[at] if at < len(self.tokens) else self.eos
 
 
 class ScriptedHost(Host):
-    """A host whose logits are a script's wishes; no keys and values are worth keeping."""
+    """A host whose logits are a script's wishes and SmolLM2's; no keys and values are worth keeping."""
 
-    def __init__(self, width: int, eos: int) -> None:
-        config = HostConfig(width)
+    def __init__(self, vocabulary: Any, eos: int, speaker: SmolLM2) -> None:
+        config = HostConfig(64 * (-(-len(vocabulary) // 64)))
         config.eos_token_id = config.pad_token_id = eos
         super().__init__(config)
         self.generation_config.eos_token_id = self.generation_config.pad_token_id = eos
+        self.vocabulary = vocabulary
+        self.interpreter = Interpreter(speaker, vocabulary, config.vocab_size)
+        ends = (b".", b"!", b"?", b"\n")
+        self.ends = frozenset(t for t in range(len(vocabulary)) if vocabulary[t].endswith(ends))
         self.script: Script | None = None
+        self.detector: Any = None
+        self.prompt = ""
         self.base = 0
-        self.words: list[int] = []
+        self.eos = eos
 
     def logits(self, history: list[int]) -> torch.Tensor:
         """Logits (1, width) after `history`."""
         assert self.script is not None
-        scores = torch.zeros(1, self.config.vocab_size)
-        first, second = self.script.wishes(history)
-        scores[0, self.words] = 20.0
-        scores[0, second] = 60.0
-        scores[0, first] = 100.0
-        return scores
+        wish = self.script.wish(history, self.ends)
+        if wish is not None and not self._may_be_refused(history, wish):
+            scores = torch.full((self.config.vocab_size,), FLOOR)
+        else:
+            text = self.vocabulary.join(history).decode("utf-8", "ignore")
+            scores = self.interpreter.scores(self.prompt, text)
+            scores[self.eos] = FLOOR  # the answer is not over
+        if wish is not None:
+            scores[wish] = 100.0
+        return scores[None]
+
+    def _may_be_refused(self, history: list[int], wish: int) -> bool:
+        """Whether SmolLM2 may be needed: the token is blocked, or begins a number, which may have to stay away."""
+        state = self.detector.start(b"")
+        for token in history:
+            state = self.detector.advance(state, token)
+        mask = self.detector.mask(state)
+        piece = self.vocabulary[wish]
+        begins = piece.lstrip(b" ")[:1].isdigit() or not piece.strip(b" ")
+        if wish == self.eos:
+            return not mask.may_end
+        return begins or mask.is_blocked(wish) or bool(np.isin(wish, mask.starts))
 
     def following(self, ids: list[list[int]], keep: int) -> torch.Tensor:
         """Logits (1, 1, vocabulary) after the one row's answer so far."""
@@ -114,13 +134,11 @@ class ScriptedHost(Host):
 class Arm:
     """One tokenizer: its host, and what the policies came to."""
 
-    def __init__(self, replay: Replay, name: str) -> None:
+    def __init__(self, replay: Replay, name: str, speaker: SmolLM2) -> None:
         self.replay, self.name = replay, name
         self.encoder, self.vocabulary = replay.host(name)
         self.eos = int(self.encoder.eos_token_id)
-        self.host = ScriptedHost(64 * (-(-len(self.vocabulary) // 64)), self.eos).eval()
-        words = (" the", " some", " and", " it")
-        self.host.words = [self.encoder.encode("so" + word, add_special_tokens=False)[-1] for word in words]
+        self.host = ScriptedHost(self.vocabulary, self.eos, speaker).eval()
         self.counts: Counter[str] = Counter()
         self.named: list[dict[str, Any]] = []
         self.retracted: list[dict[str, Any]] = []
@@ -133,15 +151,18 @@ class Arm:
             self.counts["skipped"] += 1
             return
         self.host.script = script
+        self.host.detector = self.replay.detector(row, self.name)
+        self.host.prompt = f"{row['query']}\n\n{row['context']}"
         self.counts["answers"] += 1
-        held = 0
+        refused = 0
         for policy in POLICIES[:2]:
             ids, report = self._driven(row, policy, script)
-            held = _literals_held(report)
-            self.counts[f"forced_{policy}"] += held
+            refused = report.counters["penalised"]
+            self.counts[f"forced_{policy}"] += _literals_held(report)
             self.counts[f"forced_steps_{policy}"] += report.counters["forced"]
             self._judge(row, policy, ids, report)
-        if held:
+        if refused:
+            self.counts["answers_retract"] += 1
             ids, report = self._generated(row, script)
             self._judge(row, "retract", ids, report)
             self.counts["forced_retract"] += _literals_held(report)
@@ -204,6 +225,10 @@ class Arm:
         numbers = ContextNumbers(row["context"] + "\n\n" + row["query"])
         checked = [c for c in check_answer(text, numbers, cut=cut) if c.kind != "word"]
         self.counts[f"numbers_{policy}"] += len(checked)
+        assert self.host.script is not None
+        followed = [self.host.script.wish(ids[:at], self.host.ends) is None for at in range(len(written))]
+        self.counts[f"tokens_{policy}"] += len(written)
+        self.counts[f"tokens_of_smollm2_{policy}"] += sum(followed)
         for judge, found in (
             ("detector", [(v.start, v.end, v.text) for v in verdicts if v.status == "unsupported"]),
             ("checker", [(c.start, c.end, c.text) for c in checked if c.status in REFUSED]),
@@ -247,25 +272,27 @@ def main() -> None:
     arguments = parser(__doc__)
     arguments.add_argument("--limit", type=int, default=None, help="only so many answers")
     arguments.add_argument("--tokenizers", nargs="+", default=list(TOKENIZERS))
+    arguments.add_argument("--dtype", default="bfloat16", help="SmolLM2's")
     arguments.add_argument(
-        "--minutes", type=float, default=60.0, help="shared by the tokenizers; the rest is left out"
+        "--minutes", type=float, default=60.0, help="begin no further answer after so long"
     )
     options = arguments.parse_args()
-    torch.set_num_threads(1)
     began = time.perf_counter()
     data = rows(options.data, "number_mentions")[: options.limit]
     # those with a wrong number first: a run that is short of time leaves out the others
     data.sort(key=lambda row: not any(mention["label"] == "unsupported" for mention in row["mentions"]))
-    replay = Replay()
-    arms = {}
-    for number, name in enumerate(options.tokenizers):
-        arms[name] = arm = Arm(replay, name)
-        until = began + 60 * options.minutes * (number + 1) / len(options.tokenizers)
-        for row in data:
-            if time.perf_counter() > until:
-                arm.counts["left_out"] += 1
-                continue
+    replay, speaker = Replay(), SmolLM2(options.dtype)
+    arms = {name: Arm(replay, name, speaker) for name in options.tokenizers}
+    left_out = 0
+    for number, row in enumerate(data, 1):
+        if time.perf_counter() - began > 60 * options.minutes:
+            left_out += 1
+            continue
+        for arm in arms.values():
             arm.answer(row)
+        if number % 10 == 0:
+            print(f"{number} of {len(data)} answers, {time.perf_counter() - began:.0f} s", flush=True)
+    for name, arm in arms.items():
         count = arm.counts
         print(f"{name}: forced " + ", ".join(f"{p} {count[f'forced_{p}']}" for p in POLICIES)
               + f"; {count['retractions']} retractions in {count['answers']} answers; c1 "
@@ -282,7 +309,8 @@ def main() -> None:
         "c1_violations": sum(arm.counts[f"c1_detector_{p}"] for arm in arms.values() for p in POLICIES),
         "c1_checker": sum(arm.counts[f"c1_checker_{p}"] for arm in arms.values() for p in POLICIES),
         "c2_blocked": sum(arm.counts["c2_blocked"] for arm in arms.values()),
-        "fallback": "the stored answer after the number, for every tokenizer; no model",
+        "left_out": left_out,
+        "smollm2": {"dtype": options.dtype, "asked": speaker.asked, "tokens_read": speaker.read},
         "tokenizers": {name: dict(sorted(arm.counts.items())) for name, arm in arms.items()},
         "named": {name: arm.named for name, arm in arms.items()},
         "retracted": {name: arm.retracted for name, arm in arms.items()},
