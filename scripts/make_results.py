@@ -166,7 +166,8 @@ def bench_probe(found: Document) -> list[str]:
         f'`detector_type="probe"` ({found["probe"]} probe) on {found["host"]} against plain decoding, '
         f"{found['pairs']} pairs of {found['new_tokens']} tokens in one run: {ratio['median']:.3f} times the time "
         f"({ratio['p10']:.3f} to {ratio['p90']:.3f}, 10th to 90th percentile); first quarter of the "
-        f"tokens {first['median']:.3f}, last quarter {last['median']:.3f}. Forward passes {passes['probe'][0]} and {passes['plain'][0]}; the processor takes "
+        f"tokens {first['median']:.3f}, last quarter {last['median']:.3f}. Forward passes "
+        f"{passes['probe'][0]} and {passes['plain'][0]}; the processor takes "
         f"{found['processor_us_per_step']:.0f} µs of the {found['plain_ms_per_token']:.0f} ms of a token."
     ]
 
