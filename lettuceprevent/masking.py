@@ -7,6 +7,7 @@ tokens without text are never blocked, apart from end tokens where the text may 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any, ClassVar, TypeAlias
 from weakref import WeakKeyDictionary
 
@@ -166,6 +167,7 @@ class MaskCache:
         self._prepared: dict[tuple[int, frozenset[int]], Prepared] = {}
         self._text: torch.Tensor | None = None
         self._digits: torch.Tensor | None = None
+        self._blanks: torch.Tensor | None = None
         self._width = -1
         self._device = torch.device("cpu")
 
@@ -177,7 +179,7 @@ class MaskCache:
         """Set what the scores look like; other masks than those of this width and device are dropped."""
         if width != self._width or device != self._device:
             self._prepared.clear()
-            self._text = self._digits = None
+            self._text = self._digits = self._blanks = None
             self._width, self._device = width, device
 
     def get(self, mask: TokenMask, ends: frozenset[int]) -> Prepared:
@@ -205,10 +207,18 @@ class MaskCache:
     def digit_index(self) -> torch.Tensor:
         """The index of the tokens that begin with a digit, or with blanks and a digit."""
         if self._digits is None:
-            pieces = ((token, self._vocabulary[token]) for token in self.table.with_text.tolist())
-            found = [token for token, text in pieces if text.lstrip(b" ")[:1].isdigit()]
-            self._digits = _index(np.asarray(found, dtype=np.int64), self._width, self._device)
+            self._digits = self._index_of(lambda text: text.lstrip(b" ")[:1].isdigit())
         return self._digits
+
+    def blank_index(self) -> torch.Tensor:
+        """The index of the tokens that are blanks and nothing else; there may be several for the same bytes."""
+        if self._blanks is None:
+            self._blanks = self._index_of(lambda text: not text.strip(b" "))
+        return self._blanks
+
+    def _index_of(self, wanted: Callable[[bytes], bool]) -> torch.Tensor:
+        found = [token for token in self.table.with_text.tolist() if wanted(self._vocabulary[token])]
+        return _index(np.asarray(found, dtype=np.int64), self._width, self._device)
 
 
 def _index(ids: Ids, width: int, device: torch.device) -> torch.Tensor:

@@ -16,13 +16,13 @@ class Plan:
 
     first: the host's first choice. prepared: the masks, one per literal detector. by: which of them blocks
     the first choice, -1 for none. action: as in `Intervention`. no_starts: the detector all of whose literal
-    starts are blocked as well, -1 for none. closed: no literal at all may start here, nor may the token
-    `not_here` come (-1 for none). shut: the row is a beam that is closed off. lost: a detector failed and the
+    starts are blocked as well, -1 for none. closed: no literal at all may start here, and with `no_blanks` no token of
+    blanks may come. shut: the row is a beam that is closed off. lost: a detector failed and the
     row must fail closed. sound: the first choice is a way out. gated: model detectors are not asked.
     """
 
     __slots__ = (
-        "action", "by", "closed", "first", "gated", "lost", "no_starts", "node", "not_here", "prepared", "row", "shut",
+        "action", "by", "closed", "first", "gated", "lost", "no_blanks", "no_starts", "node", "prepared", "row", "shut",
         "sound",
     )  # fmt: skip
 
@@ -35,7 +35,7 @@ class Plan:
         self.action = "blocked"
         self.no_starts = -1
         self.closed = False
-        self.not_here = -1
+        self.no_blanks = False
         self.shut = False
         self.lost = False
         self.sound = False

@@ -126,8 +126,8 @@ class PreventionLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
         # True while a draft model generates: its steps are masked, but they are not the host's and do not
         # count.
         self.drafting = False
-        # (row, history length) at which no literal may start -> a token that may not come either, or -1.
-        self.closed: dict[tuple[int, int], int] = {}
+        # (row, history length) at which no literal may start -> whether no token of blanks may come either.
+        self.closed: dict[tuple[int, int], bool] = {}
         # Asked where a first choice is masked inside a literal: (row, node, first choice) -> whether the row
         # will go back to where the literal began. None: nobody can go back, the literal is held.
         self.retract: Callable[[int, Node, int], bool] | None = None
@@ -377,7 +377,7 @@ class PreventionLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
                 plan.no_starts = by
         if self.closed and (row, node.depth) in self.closed:
             plan.closed = True
-            plan.not_here = self.closed[row, node.depth]
+            plan.no_blanks = self.closed[row, node.depth]
             plan.sound = False
         if self.on_error == "block" and any(state is _LOST for state in node.states):
             plan.lost = True
@@ -453,8 +453,8 @@ class PreventionLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
         if starts and plan.closed:
             for item in plan.prepared:
                 lower_(row, self._masks.open_starts(item), math.inf)
-            if plan.not_here >= 0:
-                row[plan.not_here] = -math.inf
+            if plan.no_blanks:
+                lower_(row, self._masks.blank_index(), math.inf)
             if any(item.mask.inside for item in plan.prepared):  # a year would go on a date, and is no start
                 lower_(row, self._masks.digit_index(), math.inf)
         elif starts and plan.no_starts >= 0:

@@ -257,8 +257,8 @@ class Retractor(StoppingCriteria):  # type: ignore[misc]
             del steps[place:]
         row.places[place] += 1
         processor = self._processor
-        closed = {at: token for at, token in processor.closed.items() if at[0] != index or at[1] < place}
-        blank = next((token for token in taken_back[:1] if processor.is_blank(token)), -1)
+        closed = {at: blanks for at, blanks in processor.closed.items() if at[0] != index or at[1] < place}
+        blank = bool(taken_back) and processor.is_blank(taken_back[0])
         closed.update({(index, place + ahead): blank for ahead in range(row.reach(place))})
         processor.closed = closed
         processor.report.counters["retractions"] += 1

@@ -355,9 +355,26 @@ def test_a_closed_beam_is_no_way_out_for_the_others(vocabulary):
 def test_closed_place(vocabulary):
     processor = make(vocabulary, prompt_length=1)
     letter, two = some_id(vocabulary, "a"), some_id(vocabulary, "2")
-    processor.closed[0, 1] = -1
+    processor.closed[0, 1] = False
     assert processor(torch.tensor([[40, letter]]), first_choice(vocabulary, "a"))[0, two] == -math.inf
     assert processor(torch.tensor([[40, letter, letter]]), first_choice(vocabulary, "a"))[0, two] == 0
+
+
+def test_closed_place_without_blanks(tokenizer):
+    """Several tokens may be the same blank (a piece and a byte, say); none of them may lead to the number again."""
+    spoken = Vocabulary.for_tokenizer(tokenizer)
+    table = [spoken[token] for token in range(len(spoken))]
+    letter, double = table.index(b"a"), table.index(b"z")
+    table[double] = b" "
+    blanks = [token for token, text in enumerate(table) if text and not text.strip(b" ")]
+    assert len(blanks) >= 2
+    vocabulary = Vocabulary(tuple(table), special_ids=spoken.special_ids)
+    processor = make(vocabulary, prompt_length=1)
+    processor.closed[0, 1] = True
+    closed = processor(torch.tensor([[40, letter]]), torch.zeros(1, len(vocabulary)))
+    assert (closed[0, blanks] == -math.inf).all() and closed[0, letter] == 0
+    later = processor(torch.tensor([[40, letter, letter]]), torch.zeros(1, len(vocabulary)))
+    assert (later[0, blanks] == 0).all()
 
 
 def run_history(processor, vocabulary, history, scores=None):
