@@ -10,6 +10,7 @@ from evaluation import CONTEXT, make_line, write_run
 
 from lettuceprevent.cli import main
 from lettuceprevent.evaluation.arms import MatchError
+from lettuceprevent.evaluation.auditors import NameAuditor
 from lettuceprevent.evaluation.number_metrics import MissingContext
 from lettuceprevent.evaluation.prompts import read_prompts
 from lettuceprevent.evaluation.runs import RunError, pack, read_lines
@@ -145,6 +146,23 @@ def test_the_command(tmp_path, capsys):
     assert json.loads(capsys.readouterr().out)["arms"]["avoid"]["answers"] == 3
     assert main(["score", str(tmp_path / "none")]) == 2
     assert "expected an arm 'plain'" in capsys.readouterr().err
+
+
+def test_auditors_are_tested_in_pairs_and_corrected_with_the_numbers(tmp_path, capsys):
+    pairs = [pair(at) for at in range(3)]
+    for lines in pairs:  # a name that the context does not have, in the plain answers alone
+        lines[0]["answer"]["text"] += " It was praised by Anna."
+    run = run_of(tmp_path, *pairs)
+    arm = score_run(run, auditors=[NameAuditor()])["arms"]
+    assert arm["plain"]["audited"] == {"names": 3 * len("Anna")}
+    found = arm["avoid"]["audit_tests"]["names"]
+    assert (found["changed"], found["effect"]) == (3, -1.0)
+    assert found["p_holm"] == pytest.approx(2 * found["p_value"])  # of two equal p values
+    assert arm["avoid"]["test"]["p_holm"] == pytest.approx(2 * arm["avoid"]["test"]["p_value"])
+    assert main(["score", str(run), "--names"]) == 0
+    table = capsys.readouterr().out
+    assert "| arm | names: characters | names: characters, p (Holm) |" in table
+    assert "| plain | 12 |" in table
 
 
 def test_memory_is_flat_in_the_number_of_answers(tmp_path):

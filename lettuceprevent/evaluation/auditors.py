@@ -14,12 +14,13 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from ..grounding import Grounding
+from .names import unsupported_names
 from .number_metrics import REFUSED, MissingContext
 from .numbers import ContextNumbers, check_answer
 from .runs import text_hash
 
 __all__ = ["AuditedSpan", "Auditor", "CausalAuditor", "EncoderAuditor", "HumanLabels", "MissingContext"]
-__all__ += ["NumberAuditor", "Sample", "require_context"]
+__all__ += ["NameAuditor", "NumberAuditor", "Sample", "require_context"]
 
 
 @dataclass(frozen=True)
@@ -96,6 +97,17 @@ class NumberAuditor(_Auditor):
             for each in checked
             if each.status in self._statuses
         ]
+
+
+class NameAuditor(_Auditor):
+    """Names and identifiers that stand neither in context nor question (`names.py`)."""
+
+    name = "names"
+    version = "1"
+
+    def _spans(self, sample: Sample) -> list[AuditedSpan]:
+        evidence = (*sample.grounding.passages, sample.grounding.query)
+        return [AuditedSpan(*span, label="name") for span in unsupported_names(sample.answer, evidence)]
 
 
 class HumanLabels(_Auditor):

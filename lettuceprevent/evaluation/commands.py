@@ -145,6 +145,9 @@ def _add_score(commands: Any) -> None:
     command.add_argument("--json", action="store_true", help="print all figures as JSON")
     command.add_argument("--details", type=Path, metavar="FILE", help="write each answer's figures to FILE")
     command.add_argument("--html", type=Path, metavar="FILE", help="also write a page to look at the answers")
+    command.add_argument(
+        "--names", action="store_true", help="also count names and identifiers that the context does not have"
+    )
     command.add_argument("--encoder", metavar="ID", help="also audit with this LettuceDetect-type encoder")
     command.add_argument("--causal", metavar="ID", help="also audit with this causal detector")
     command.add_argument(
@@ -154,11 +157,11 @@ def _add_score(commands: Any) -> None:
 
 
 def _score(options: argparse.Namespace) -> int:
-    from .auditors import Auditor, CausalAuditor, EncoderAuditor
+    from .auditors import Auditor, CausalAuditor, EncoderAuditor, NameAuditor
     from .prompts import read_prompts
     from .score import Scored, dump, score_run, table
 
-    auditors: list[Auditor] = []
+    auditors: list[Auditor] = [NameAuditor()] if options.names else []
     if options.encoder:
         auditors.append(EncoderAuditor.load(options.encoder))
     if options.causal:

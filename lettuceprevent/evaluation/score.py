@@ -186,8 +186,9 @@ def score_run(
     arms = sorted(by_arm, key=lambda arm: arm != plain)
     results = {arm: _result(by_arm[arm], by_arm[plain], arm == plain) for arm in arms}
     compared = [result for result in results.values() if result.get("test")]
-    for result, p_value in zip(compared, holm([r["test"]["p_value"] for r in compared]), strict=True):
-        result["test"]["p_holm"] = p_value
+    tests = [test for result in compared for test in (result["test"], *result["audit_tests"].values())]
+    for test, p_value in zip(tests, holm([test["p_value"] for test in tests]), strict=True):
+        test["p_holm"] = p_value
     for arm in arms:
         results[arm]["prevention"] = prevention[arm]
     return {"prompts": count, "plain": plain, "arms": results, **shared}
@@ -241,6 +242,11 @@ def _result(arm: Mapping[str, Scored], plain: Mapping[str, Scored], is_plain: bo
     before = [s.numbers.get("unsupported", 0) for s in others]
     after = [s.numbers.get("unsupported", 0) for s in mine]
     result["test"] = dataclasses.asdict(paired(before, after))
+    result["audit_tests"] = {
+        name: dataclasses.asdict(paired(*([s.audited[name] for s in side] for side in (others, mine))))
+        for name in result["audited"]
+        if all(name in s.audited for s in (*others, *mine))
+    }
     result["reduction"] = _reduction(before, after)
     result["reduction_refused"] = _reduction([s.refused for s in others], [s.refused for s in mine])
     result["supported_change"] = dataclasses.asdict(
@@ -321,7 +327,23 @@ def table(results: Mapping[str, Any]) -> str:
         else:
             row += ["", "", ""]
         lines.append("| " + " | ".join(map(str, row)) + " |")
-    return "\n".join([*lines, *(f"\n{note}" for note in notes)])
+    return "\n".join([*lines, *(f"\n{note}" for note in notes), *_audits(results["arms"])])
+
+
+def _audits(arms: Mapping[str, Any]) -> list[str]:
+    """A table of what auditors flagged, where there were any."""
+    names = sorted({name for arm in arms.values() for name in arm["audited"]})
+    if not names:
+        return []
+    head = ["arm", *(f"{name}: characters{more}" for name in names for more in ("", ", p (Holm)"))]
+    lines = ["", "| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
+    for arm, found in arms.items():
+        row: list[Any] = [arm]
+        for name in names:
+            test = found.get("audit_tests", {}).get(name)
+            row += [found["audited"].get(name, 0), "" if test is None else f"{test['p_holm']:.2g}"]
+        lines.append("| " + " | ".join(map(str, row)) + " |")
+    return lines
 
 
 def _interval(value: Mapping[str, float | None], form: str) -> str:
