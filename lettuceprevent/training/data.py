@@ -3,12 +3,14 @@
 Contract: one row, one `Example`; spans are characters of the answer, end exclusive, sorted and merged. Known
 forms of a row are told by their keys: `spans` ([start, end] pairs or objects; a user's own file), `labels`
 (RAGTruth), `consistent` with `diff_spans` (SummEdits: a consistent summary has no spans). Everything else is
-refused, number mentions among it: they are for measuring only.
+refused, number mentions among it: they are for measuring only. `hub:NAME` or `hub:NAME:SPLIT` in place of a file
+is a hub dataset whose rows have one of these forms.
 """
 
 from __future__ import annotations
 
 import gzip
+import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,6 +18,8 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 Span: TypeAlias = tuple[int, int]
+
+HUB = "hub:"
 
 
 @dataclass(frozen=True)
@@ -54,14 +58,32 @@ def read_rows(path: str | Path) -> Iterator[dict[str, Any]]:
             yield row
 
 
+def hub_rows(source: str) -> Iterator[dict[str, Any]]:
+    """The rows of `hub:NAME` or `hub:NAME:SPLIT` (default: train). Raises ImportError without `datasets`."""
+    try:
+        from datasets import load_dataset
+    except ImportError as error:
+        raise ImportError(
+            f"{source}: expected the package datasets for hub data, found none; pip install 'lettuceprevent[data]'"
+        ) from error
+    name, _, split = source.removeprefix(HUB).partition(":")
+    yield from (dict(row) for row in load_dataset(name, split=split or "train"))
+
+
 def load_examples(paths: str | Path | Sequence[str | Path]) -> list[Example]:
-    """The examples of one file or several, in order. Raises ValueError for rows of an unknown form."""
+    """The examples of one file (or hub dataset) or several, in order. Raises ValueError for rows of an unknown
+    form."""
     several = [paths] if isinstance(paths, str | Path) else list(paths)
     return [
         example_of(row, f"{Path(path).name}:{number}")
         for path in several
-        for number, row in enumerate(read_rows(path), 1)
+        for number, row in enumerate(hub_rows(str(path)) if str(path).startswith(HUB) else read_rows(path), 1)
     ]
+
+
+def data_hash(examples: Sequence[Example]) -> str:
+    """A hash of examples and their order."""
+    return hashlib.sha256(repr(list(examples)).encode("utf-8", "replace")).hexdigest()[:16]
 
 
 def example_of(row: Mapping[str, Any], name: str = "row") -> Example:

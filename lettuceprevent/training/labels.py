@@ -1,4 +1,4 @@
-"""Character spans of an answer as labels on a host's tokens.
+"""Character spans of an answer as labels on a host's tokens, or on a detector's.
 
 Contract: the answer is tokenised on its own, without special tokens; a token is labelled where a character of
 its offsets is in a span. Tokens without characters are never labelled. Fast tokenizers only: offsets are theirs.
@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..alignment import Alignment
 from .data import Example, Span
 
 
@@ -33,6 +34,24 @@ def label_tokens(example: Example, tokenizer: Any) -> LabelledTokens:
     found = tokenizer(example.answer, add_special_tokens=False, return_offsets_mapping=True)
     offsets = tuple((int(start), int(end)) for start, end in found["offset_mapping"])
     return LabelledTokens(tuple(found["input_ids"]), labels_of(offsets, example), offsets)
+
+
+def label_detector_tokens(
+    example: Example, tokenizer: Any, alignment: Alignment
+) -> tuple[tuple[int, ...], NDArray[np.bool_]]:
+    """(ids, labels) of the answer in detector tokens, as `alignment` shows a detector the host's; both (n,).
+
+    tokenizer: under `host_chunks` the host's (for a detector used with `reference_chunks`: the one named there),
+    and each piece has its token's label; under `direct` the detector's own.
+    """
+    found = label_tokens(example, tokenizer)
+    if alignment.mode == "direct":
+        return found.ids, found.labels
+    if alignment.mode != "host_chunks":
+        raise ValueError(f"expected alignment 'host_chunks' or 'direct' in training, got {alignment.mode!r}")
+    pieces = alignment.paths((), found.ids)[1]  # append-only: a token's ids are the same wherever it stands
+    ids = tuple(piece for each in pieces for piece in each)
+    return ids, np.repeat(found.labels, [len(each) for each in pieces])
 
 
 def labels_of(offsets: Sequence[Span], example: Example) -> NDArray[np.bool_]:

@@ -1,0 +1,460 @@
+"""Training a causal detector: token classification on a causal backbone, whole or by LoRA.
+
+Contract: `train_causal` writes a folder that `load_checkpoint` loads. The data order is a function of seed and
+epoch and nothing is dropped at random, so a run that was stopped goes on from its last saved state to the same
+result (bit by bit on the same machine, where no time limit cuts it). Early stopping and threshold see contexts
+of the validation side only, scored with the weights as they will be written. The state is replaced by one
+rename. Under `accelerate launch` each process takes its share of a step's answers; the first one writes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import random
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+
+from ..alignment import Alignment, make_alignment
+from ..evaluation.streaming import average_precision
+from ..vocabulary import Vocabulary
+from .card import model_card
+from .classifier import TokenClassifier
+from .corruption import KINDS, corrupt
+from .data import Example, data_hash
+from .labels import drawn, label_detector_tokens
+from .probe import best_f1
+from .splits import split_by_context
+
+CARD = "training.json"
+_STATE = "state.pt"
+_ROWS_AT_ONCE = 4096  # tokens of one forward pass, padding included
+_POOL = 16  # steps whose answers are sorted by length together
+_WARM = 0.05  # of the steps
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a detector is trained. Layers count from 1; None: all of them.
+
+    positive_weight: of an unsupported token in the loss. most_prompt: detector tokens before the answer in
+    training, most_validated in validation; longer contexts are cut. corrupted: share of the supported training
+    answers that come a second time with a synthetic error. validation: share of contexts. patience: validations
+    without a better average precision before it stops. minutes: on the clock, validation included; None: no limit.
+    validations: per epoch.
+    """
+
+    keep_layers: int | None = None
+    lora_rank: int = 16
+    lora_layers: tuple[int, int] | None = None
+    dtype: str = "bfloat16"
+    alignment: str = "host_chunks"
+    positive_weight: float = 4.0
+    learning_rate: float = 3e-4
+    head_rate: float = 1e-3
+    batch: int = 8
+    most_prompt: int = 700
+    most_validated: int = 1200
+    corrupted: float = 0.0
+    validation: float = 0.1
+    epochs: float = 2.0
+    validations: int = 2
+    patience: int = 3
+    minutes: float | None = None
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Row:
+    """Detector ids of prompt and answer. labels: (n,), of the last n of them, the answer's."""
+
+    ids: tuple[int, ...]
+    labels: NDArray[np.bool_]
+
+
+def encode(
+    examples: Sequence[Example],
+    hosts: Sequence[tuple[Any, Alignment]],
+    model: TokenClassifier,
+    most_prompt: int,
+    seed: int,
+) -> list[Row]:
+    """`[CLS] context [SEP] query [SEP] answer` of each example, under one of `hosts` drawn for it.
+
+    The end of a context is cut off so that at most `most_prompt` tokens come before the answer, the end of an
+    answer where the model has no positions for it.
+    """
+    room = int(model.config.max_position_embeddings)
+    rows = []
+    for example in examples:
+        tokenizer, alignment = drawn(example, hosts, seed)
+        query = alignment.text_ids(example.query)
+        context = alignment.text_ids(example.context)[: max(0, most_prompt - len(query) - 3)]
+        prompt = (model.cls_id, *context, model.sep_id, *query, model.sep_id)
+        answer, labels = label_detector_tokens(example, tokenizer, alignment)
+        ids = (prompt + answer)[:room]
+        rows.append(Row(ids, labels[: max(0, len(ids) - len(prompt))]))
+    return rows
+
+
+def corrupted(examples: Sequence[Example], share: float, seed: int) -> list[Example]:
+    """One synthetic error, of a kind that applies, for a share of the supported examples."""
+    made = []
+    for example in examples:
+        rng = random.Random(f"{seed} {example.id}")
+        if example.spans or rng.random() >= share:
+            continue
+        tries = (corrupt(example, kind, seed) for kind in rng.sample(KINDS, len(KINDS)))
+        found = next((each for each in tries if each is not None), None)
+        made += [] if found is None else [found]
+    return made
+
+
+def order(lengths: Sequence[int], batch: int, seed: int, epoch: int) -> list[list[int]]:
+    """The steps of one epoch, each a list of indices: shuffled, with answers of like length together."""
+    rng = np.random.default_rng([seed, epoch])
+    shuffled = rng.permutation(len(lengths)).tolist()
+    steps: list[list[int]] = []
+    for start in range(0, len(shuffled), batch * _POOL):
+        pool = sorted(shuffled[start : start + batch * _POOL], key=lambda at: (lengths[at], at))
+        steps += [pool[at : at + batch] for at in range(0, len(pool), batch)]
+    return [steps[at] for at in rng.permutation(len(steps))]
+
+
+def padded(rows: Iterable[Row], device: Any) -> Iterator[tuple[torch.Tensor, list[Row]]]:
+    """(ids (R, T), their rows), in forward passes of a bounded size; padded at the end."""
+    ready: list[Row] = []
+    for row in [*sorted(rows, key=lambda row: len(row.ids)), None]:
+        if ready and (row is None or len(row.ids) * (len(ready) + 1) > _ROWS_AT_ONCE):
+            width = len(ready[-1].ids)
+            ids = [[*each.ids, *[each.ids[-1]] * (width - len(each.ids))] for each in ready]
+            yield torch.tensor(ids, device=device), ready
+            ready = []
+        if row is not None:
+            ready.append(row)
+
+
+def answers(logits: torch.Tensor, rows: Sequence[Row]) -> torch.Tensor:
+    """The logits of the rows' labels, (n, 2), of those of all their ids."""
+    pieces = [
+        each[len(row.ids) - len(row.labels) : len(row.ids)] for each, row in zip(logits, rows, strict=True)
+    ]
+    return torch.cat(pieces)
+
+
+class Training:
+    """A run: model, optimiser and where they are. Made, taken up and driven by `train_causal`."""
+
+    def __init__(self, model: TokenClassifier, rows: Sequence[Row], recipe: Recipe, accelerator: Any) -> None:
+        self.model = model
+        self.rows = rows
+        self.recipe = recipe
+        self.accelerator = accelerator
+        self.rank, self.of = int(accelerator.process_index), int(accelerator.num_processes)
+        trained = model.trained()
+        groups: dict[float, list[Any]] = {recipe.learning_rate: [], recipe.head_rate: []}
+        for name, weight in trained.items():
+            groups[recipe.head_rate if name.startswith("head.") else recipe.learning_rate].append(weight)
+        self.optimizer = torch.optim.AdamW(
+            [{"params": weights, "lr": rate, "rate": rate} for rate, weights in groups.items()]
+        )
+        self.lengths = [len(row.ids) for row in rows]
+        self.per_epoch = math.ceil(len(rows) / recipe.batch)
+        self.steps = max(1, math.ceil(self.per_epoch * recipe.epochs))
+        self.step = 0
+        self.seconds = 0.0
+        self.best: dict[str, torch.Tensor] = {}
+        self.history: list[dict[str, Any]] = []
+        self.losses: list[float] = []
+
+    def advance(self) -> float:
+        """One step; the mean weighted loss of its tokens."""
+        epoch, at = divmod(self.step, self.per_epoch)
+        chosen = order(self.lengths, self.recipe.batch, self.recipe.seed, epoch)[at]
+        rows = [self.rows[each] for each in chosen]
+        weights = torch.tensor([1.0, self.recipe.positive_weight], device=self.accelerator.device)
+        total = sum(float(weights[1]) * row.labels.sum() + (~row.labels).sum() for row in rows)
+        loss = torch.zeros((), device=self.accelerator.device)
+        for ids, some in padded(rows[self.rank :: self.of], self.accelerator.device):
+            labels = torch.from_numpy(np.concatenate([row.labels for row in some]).astype(np.int64)).to(
+                ids.device
+            )
+            part = F.cross_entropy(answers(self.model(ids), some), labels, weights, reduction="sum") / max(
+                total, 1.0
+            )
+            part.backward()
+            loss += part.detach()
+        trained = list(self.model.trained().values())
+        if self.of > 1:
+            for weight in trained:
+                grad = torch.zeros_like(weight) if weight.grad is None else weight.grad
+                weight.grad = self.accelerator.reduce(grad, "sum")
+            loss = self.accelerator.reduce(loss, "sum")
+        torch.nn.utils.clip_grad_norm_(trained, 1.0)
+        for group in self.optimizer.param_groups:
+            group["lr"] = group["rate"] * self._rate()
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        self.step += 1
+        self.losses.append(float(loss))
+        return self.losses[-1]
+
+    def _rate(self) -> float:
+        """Up over the first steps, then down to nothing."""
+        warm = max(1, round(_WARM * self.steps))
+        return min((self.step + 1) / warm, (self.steps - self.step) / max(1, self.steps - warm))
+
+    def due(self) -> bool:
+        """Whether to validate after this step."""
+        every = max(1, round(self.per_epoch / self.recipe.validations))
+        return self.step % every == 0 or self.step == self.steps
+
+    def validate(self, rows: Sequence[Row]) -> dict[str, Any]:
+        """Figures of the weights as they would be written; they are kept if they are the best so far."""
+        exact = {name: weight.detach().clone() for name, weight in self.model.trained().items()}
+        kept = self.model.as_written()
+        self.model.take(kept)
+        risks, labels = self._risks(rows)
+        self.model.take(exact)
+        threshold, f1 = best_f1(risks, labels)
+        found = {
+            "step": self.step,
+            "average_precision": average_precision(risks, labels) or 0.0,
+            "auroc": auroc(risks, labels),
+            "threshold": threshold,
+            "f1": f1,
+            "loss": float(np.mean(self.losses)) if self.losses else None,
+        }
+        self.losses = []
+        if not self.history or found["average_precision"] > max(
+            each["average_precision"] for each in self.history
+        ):
+            self.best = kept
+        self.history.append(found)
+        return found
+
+    @torch.no_grad()
+    def _risks(self, rows: Sequence[Row]) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
+        mine: list[tuple[NDArray[np.float32], NDArray[np.bool_]]] = []
+        for ids, some in padded(rows[self.rank :: self.of], self.accelerator.device):
+            risks = torch.softmax(answers(self.model(ids), some), -1)[:, 1].cpu().numpy()
+            mine.append((risks, np.concatenate([row.labels for row in some])))
+        if self.of > 1:
+            from accelerate.utils import gather_object
+
+            mine = gather_object(mine)
+        return np.concatenate([risks for risks, _ in mine]), np.concatenate([labels for _, labels in mine])
+
+    def chosen(self) -> dict[str, Any]:
+        """The best validation so far."""
+        return max(self.history, key=lambda each: each["average_precision"])
+
+    def stale(self) -> bool:
+        """Whether the last validations brought nothing better."""
+        since = [each["step"] for each in self.history].index(self.chosen()["step"]) if self.history else 0
+        return len(self.history) - since > self.recipe.patience
+
+    def save(self, path: Path, key: str) -> None:
+        """Write everything that `resume` needs, in one rename."""
+        if self.rank:
+            return
+        state = {
+            "key": key,
+            "step": self.step,
+            "seconds": self.seconds,
+            "trained": {name: weight.detach() for name, weight in self.model.trained().items()},
+            "optimizer": self.optimizer.state_dict(),
+            "best": self.best,
+            "history": self.history,
+            "losses": self.losses,
+        }
+        path.parent.mkdir(parents=True, exist_ok=True)
+        torch.save(state, path.with_suffix(".new"))
+        os.replace(path.with_suffix(".new"), path)
+
+    def resume(self, path: Path, key: str) -> bool:
+        """Take up a saved run of the same key; False where there is none."""
+        if not path.is_file():
+            return False
+        state = torch.load(path, map_location=self.accelerator.device, weights_only=True)
+        if state["key"] != key:
+            return False
+        self.model.take(state["trained"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.step, self.seconds = int(state["step"]), float(state["seconds"])
+        self.best, self.history, self.losses = state["best"], state["history"], state["losses"]
+        return True
+
+
+def auroc(scores: NDArray[np.float32], labels: NDArray[np.bool_]) -> float:
+    """P(an unsupported token scores above a supported one), ties half; nan where a label is absent."""
+    from scipy.stats import rankdata
+
+    positive = int(labels.sum())
+    negative = len(labels) - positive
+    if not positive or not negative:
+        return math.nan
+    ranks = rankdata(scores)[labels].sum()
+    return float((ranks - positive * (positive + 1) / 2) / (positive * negative))
+
+
+def train_causal(
+    backbone: str,
+    examples: Sequence[Example],
+    folder: str | Path,
+    recipe: Recipe | None = None,
+    *,
+    hosts: Sequence[str] = (),
+    cpu: bool = False,
+    save_minutes: float = 5.0,
+    say: Callable[[str], None] = print,
+) -> dict[str, Any]:
+    """Train a detector and write it to `folder`; returns its card, which training.json holds as well.
+
+    backbone: a folder or hub id of a causal model. hosts: tokenizers (ids or folders) under whose segmentation
+    answers are shown, one drawn per example; by default the backbone's own. A folder whose training was stopped
+    is taken up where its state was last saved, one that is finished is left as it is, if nothing was changed.
+    Raises ValueError where training or validation lacks tokens of either label, and as `TokenClassifier` does.
+    """
+    from accelerate import Accelerator
+    from transformers import AutoTokenizer
+
+    recipe = recipe or Recipe()
+    accelerator = Accelerator(cpu=cpu)
+    main = bool(accelerator.is_main_process)
+    out = Path(folder)
+    text = f"{backbone} {data_hash(examples)} {list(hosts)} {recipe}"
+    key = hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:16]
+    if (out / CARD).is_file():
+        card = json.loads((out / CARD).read_text("utf-8"))
+        if card["key"] == key:
+            say(f"{out} is finished already")
+            return dict(card)
+    model = TokenClassifier(
+        backbone,
+        keep_layers=recipe.keep_layers,
+        rank=recipe.lora_rank,
+        lora_layers=recipe.lora_layers,
+        dtype=getattr(torch, recipe.dtype),
+        seed=recipe.seed,
+    )
+    shown = [AutoTokenizer.from_pretrained(host) for host in hosts] or [model.tokenizer]
+    if recipe.alignment == "direct":
+        shown = [model.tokenizer]
+    pairs = [
+        (each, make_alignment(recipe.alignment, Vocabulary.for_tokenizer(each), each, model.tokenizer))
+        for each in shown
+    ]
+    train, apart = split_by_context(examples, validation=recipe.validation, seed=recipe.seed)
+    made = corrupted(train, recipe.corrupted, recipe.seed)
+    rows = encode([*train, *made], pairs, model, recipe.most_prompt, recipe.seed)
+    held = encode(apart, pairs, model, recipe.most_validated, recipe.seed)
+    counts = {}
+    for name, part in (("training", rows), ("validation", held)):
+        counts[name] = (sum(int(row.labels.sum()) for row in part), sum(len(row.labels) for row in part))
+        if not 0 < counts[name][0] < counts[name][1]:
+            raise ValueError(
+                f"{name}: expected tokens of both labels, got {counts[name][0]} of {counts[name][1]}"
+            )
+    run = Training(model.to(accelerator.device), rows, recipe, accelerator)
+    state = out / _STATE
+    if run.resume(state, key):
+        say(f"going on after step {run.step} of {run.steps}, {run.seconds / 60:.1f} minutes in")
+    said = say if main else _silent
+    said(
+        f"{len(rows)} answers ({len(made)} corrupted), {counts['training'][0]} of {counts['training'][1]} tokens "
+        f"unsupported, {sum(run.lengths)} tokens with prompts; {len(held)} for validation; {run.steps} steps; "
+        f"{sum(weight.numel() for weight in model.trained().values())} parameters"
+    )
+    _drive(run, held, state, key, save_minutes, said)
+    if not main:
+        return {}
+    model.take(run.best)
+    model.write(out)
+    card = {
+        "key": key,
+        "backbone": model.base,
+        "layers": model.layers,
+        "hosts": [Path(host).name if Path(host).is_dir() else host for host in hosts] or [model.base],
+        "recipe": asdict(recipe),
+        "data": {
+            "hash": data_hash(examples),
+            "answers": len(train),
+            "corrupted": len(made),
+            "validation_answers": len(apart),
+            "unsupported_tokens": counts["training"][0],
+            "tokens": counts["training"][1],
+        },
+        "validation": run.chosen(),
+        "history": run.history,
+        "steps": run.step,
+        "minutes": round(run.seconds / 60, 2),
+    }
+    (out / "README.md").write_text(model_card(card), encoding="utf-8")
+    text = json.dumps(card, indent=2)
+    (out / CARD).write_text(f"{text}\n", encoding="utf-8")
+    state.unlink(missing_ok=True)
+    return dict(json.loads(text))
+
+
+def _silent(_: str) -> None:
+    pass
+
+
+def _drive(
+    run: Training, held: Sequence[Row], state: Path, key: str, save_minutes: float, say: Callable[[str], None]
+) -> None:
+    """Step, validate and save until the steps, the time or the patience are at an end."""
+    saved = last = time.monotonic()
+    validation_seconds = 0.0
+    while run.step < run.steps and not run.stale():
+        loss = run.advance()
+        now = time.monotonic()
+        if not validation_seconds:  # before the first one: per token a pass without its gradient
+            tokens = sum(len(row.ids) for row in held)
+            validation_seconds = 0.6 * (now - last) * tokens * run.per_epoch / sum(run.lengths)
+        run.seconds += now - last
+        last = now
+        over = _agreed(
+            run,
+            run.recipe.minutes is not None and run.seconds + validation_seconds >= run.recipe.minutes * 60,
+        )
+        if run.step % 10 == 0 or run.step == run.steps:
+            say(f"step {run.step} of {run.steps}: loss {loss:.3f}, {run.seconds / 60:.1f} minutes")
+        if run.due() or over:
+            found = run.validate(held)
+            now = time.monotonic()
+            validation_seconds = now - last
+            run.seconds += validation_seconds
+            last = now
+            say(
+                f"validation after step {run.step}: average precision {found['average_precision']:.3f}, AUROC "
+                f"{found['auroc']:.3f}, best F1 {found['f1']:.3f} ({validation_seconds:.0f} s)"
+            )
+        if time.monotonic() - saved >= save_minutes * 60:
+            run.save(state, key)
+            saved = time.monotonic()
+        if over:
+            say("no time is left")
+            return
+
+
+def _agreed(run: Training, mine: bool) -> bool:
+    """The first process's word on it: clocks differ."""
+    if run.of == 1:
+        return mine
+    from accelerate.utils import broadcast_object_list
+
+    word = [mine]
+    broadcast_object_list(word)
+    return bool(word[0])

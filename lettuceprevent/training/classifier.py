@@ -1,0 +1,154 @@
+"""A causal backbone with a head on its last layer, as it is trained, and the checkpoint made of it.
+
+Contract: what `write` puts in a folder, `load_checkpoint` loads, with the scores of `TokenClassifier` (float32,
+to rounding). With LoRA the base is frozen and kept in the precision asked for, factors and head are float32;
+layers below the first adapted one have nothing to train and are run without a graph. Without, everything is
+trained in float32 and computed in the precision asked for.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..assets import HOST_HUB_ID, host_id
+from ..checkpoint import (
+    ADAPTER,
+    ADAPTER_WEIGHTS,
+    adapted_names,
+    backbone,
+    base_config,
+    base_folder,
+    base_weights,
+    detector_tokenizer,
+    weights_hash,
+)
+from ..probe import host_hash
+
+_ALPHA = 2.0  # the factors' product is added this many times
+
+
+class TokenClassifier(torch.nn.Module):
+    """The first `keep_layers` layers (None: all) of the base model `base`, a folder or hub id.
+
+    rank: of LoRA; 0 trains everything. lora_layers: the first and the last adapted layer, from 1; None: all kept.
+    Raises CheckpointError for a base that cannot be read, ValueError for layers that it lacks, ImportError
+    for LoRA without peft.
+    """
+
+    def __init__(
+        self,
+        base: str,
+        *,
+        keep_layers: int | None = None,
+        rank: int = 16,
+        lora_layers: tuple[int, int] | None = None,
+        dtype: torch.dtype = torch.bfloat16,
+        seed: int = 0,
+    ) -> None:
+        super().__init__()
+        self.base = HOST_HUB_ID if base == host_id() else base
+        self.folder = base_folder(self.base)
+        self.config = base_config(self.folder, base, keep_layers)
+        self.tokenizer, self.cls_id, self.sep_id = detector_tokenizer(self.folder, self.config, base)
+        self.rank = rank
+        self.layers = int(self.config.num_hidden_layers)
+        self.lora_layers = lora_layers or (1, self.layers)
+        first, last = self.lora_layers
+        if rank and not 1 <= first <= last <= self.layers:
+            raise ValueError(f"LoRA layers: expected A-B within 1-{self.layers}, got {first}-{last}")
+        self.dtype = dtype
+        torch.manual_seed(seed)
+        self.backbone = backbone(self.config).eval()  # nothing is dropped in training
+        self.backbone.load_state_dict(base_weights(self.folder, self.config, base))
+        self.head = torch.nn.Linear(int(self.config.hidden_size), 2)
+        torch.nn.init.normal_(self.head.weight, std=0.02)
+        torch.nn.init.zeros_(self.head.bias)
+        if rank:
+            self._add_lora()
+
+    def _add_lora(self) -> None:
+        try:
+            from peft import LoraConfig, inject_adapter_in_model
+        except ImportError as error:
+            raise ImportError(
+                "expected the package peft for LoRA, found none; pip install 'lettuceprevent[train]'"
+            ) from error
+        for weight in self.backbone.parameters():
+            weight.requires_grad_(False)
+            weight.data = weight.data.to(self.dtype)  # not the rotation's buffers, which must stay exact
+        inject_adapter_in_model(
+            LoraConfig(
+                r=self.rank,
+                lora_alpha=_ALPHA * self.rank,
+                target_modules=adapted_names(self.backbone.state_dict(), *self.lora_layers),
+                bias="none",
+            ),
+            self.backbone,
+        )
+        for weight in self.trained().values():
+            weight.data = weight.data.float()
+
+    def trained(self) -> dict[str, torch.nn.Parameter]:
+        """What is trained, by name."""
+        return {name: weight for name, weight in self.named_parameters() if weight.requires_grad}
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """Logits (R, T, 2), float32, of ids (R, T); rows are padded at their end, which causal layers do not see."""
+        with torch.autocast(ids.device.type, self.dtype, enabled=self.dtype != torch.float32):
+            hidden = self.backbone(input_ids=ids, use_cache=False).last_hidden_state
+        logits: Tensor = self.head(hidden.float())
+        return logits
+
+    @torch.no_grad()
+    def write(self, folder: Path) -> None:
+        """Write weights, and config and tokenizer or what stands for them, to `folder`."""
+        from safetensors.torch import save_file
+
+        folder.mkdir(parents=True, exist_ok=True)
+        head = {f"classifier.{name}": tensor for name, tensor in self.head.state_dict().items()}
+        if not self.rank:
+            state = {f"backbone.{name}": tensor for name, tensor in self.backbone.state_dict().items()}
+            weights = {name: tensor.float().cpu().contiguous() for name, tensor in (state | head).items()}
+            save_file(weights, str(folder / "model.safetensors"), metadata={"format": "pt"})
+            self.config.save_pretrained(folder)
+            self.tokenizer.save_pretrained(folder)
+            return
+        tensors = dict(head)
+        for name, module in self.backbone.named_modules():
+            if hasattr(module, "lora_A"):
+                tensors[f"{name}.lora_A"] = module.lora_A["default"].weight
+                tensors[f"{name}.lora_B"] = module.lora_B["default"].weight
+        small = {name: tensor.to(torch.bfloat16).cpu().contiguous() for name, tensor in tensors.items()}
+        save_file(small, str(folder / ADAPTER_WEIGHTS))
+        card = {
+            "format": 1,
+            "base": {
+                "id": self.base,
+                "shape": host_hash(base_config(self.folder, self.base)),
+                "weights": weights_hash(self.folder),
+            },
+            "layers": self.layers,
+            "rank": self.rank,
+            "scale": _ALPHA,
+            "lora_layers": list(self.lora_layers),
+        }
+        (folder / ADAPTER).write_text(json.dumps(card, indent=2) + "\n", encoding="utf-8")
+
+    def as_written(self) -> dict[str, Tensor]:
+        """Copies of what is trained, rounded to what `write` keeps of it."""
+        kept = torch.bfloat16 if self.rank else torch.float32
+        return {name: weight.detach().to(kept).float().clone() for name, weight in self.trained().items()}
+
+    @torch.no_grad()
+    def take(self, values: dict[str, Tensor]) -> None:
+        """Put `values`, all that is trained, in place. Raises KeyError for other names."""
+        mine: dict[str, Any] = dict(self.trained())
+        if set(mine) != set(values):
+            raise KeyError(f"expected {len(mine)} trained tensors of the same names, got {len(values)}")
+        for name, value in values.items():
+            mine[name].copy_(value)

@@ -1,0 +1,375 @@
+"""Training causal detectors on tiny models: it learns, ends the same after a kill, and what it writes scores."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from causal import make_checkpoint
+from fakes import make_llama, make_tokenizer
+from safetensors.torch import load_file, save_file
+
+from lettuceprevent.alignment import make_alignment
+from lettuceprevent.checkpoint import (
+    ADAPTER,
+    ADAPTER_WEIGHTS,
+    CheckpointError,
+    forget_checkpoints,
+    load_checkpoint,
+)
+from lettuceprevent.cli import main
+from lettuceprevent.detectors import ScoreRequest
+from lettuceprevent.generation import generate
+from lettuceprevent.grounding import Grounding
+from lettuceprevent.training.causal import Recipe, corrupted, encode, order, padded, train_causal
+from lettuceprevent.training.classifier import TokenClassifier
+from lettuceprevent.training.data import Example, load_examples
+from lettuceprevent.tree import CausalDetector
+from lettuceprevent.vocabulary import Vocabulary
+
+ANSWER = "There were 24 cats and 31 dogs."
+EXAMPLES = [
+    Example(
+        str(n), f"Context {n}: cats, {'birds ' * (n % 5)}dogs.", "How many?", ANSWER, ((11, 13), (23, 25))
+    )
+    for n in range(30)
+]
+TINY = Recipe(
+    lora_rank=0,
+    dtype="float32",
+    learning_rate=5e-3,
+    head_rate=2e-2,
+    batch=4,
+    epochs=2.0,
+    validation=0.2,
+    patience=9,
+)
+
+needs_peft = pytest.mark.skipif(
+    importlib.util.find_spec("peft") is None, reason="peft is not installed (extra `train`)"
+)
+WAYS = [
+    pytest.param("llama", {}, id="llama, full"),
+    pytest.param("ettin", {}, id="ettin, full"),
+    pytest.param("ettin", {"keep_layers": 3}, id="ettin, three layers, full"),
+    pytest.param("llama", {"lora_rank": 4, "lora_layers": (2, 2)}, id="llama, lora", marks=needs_peft),
+    pytest.param(
+        "ettin",
+        {"lora_rank": 2, "keep_layers": 4, "lora_layers": (2, 3)},
+        id="ettin, four layers, lora",
+        marks=needs_peft,
+    ),
+]
+LORA = {"lora_rank": 4, "lora_layers": (2, 2)}
+
+
+def quiet(_: str) -> None:
+    pass
+
+
+@pytest.fixture(scope="module")
+def bases(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """A tiny Llama of two layers with its language model head, and an Ettin-type decoder of five."""
+    folder = tmp_path_factory.mktemp("bases")
+    tokenizer = make_tokenizer()
+    make_llama(len(tokenizer)).save_pretrained(folder / "llama")
+    tokenizer.save_pretrained(folder / "llama")
+    make_checkpoint(folder / "ettin")
+    return {"llama": str(folder / "llama"), "ettin": str(folder / "ettin")}
+
+
+@pytest.mark.parametrize(("base", "changes"), WAYS)
+def test_trained_written_loaded_and_used(
+    bases: dict[str, str], base: str, changes: dict[str, Any], tmp_path: Path
+) -> None:
+    recipe = replace(TINY, epochs=3.0, **changes)
+    card = train_causal(bases[base], EXAMPLES, tmp_path, recipe, cpu=True, say=quiet)
+    losses = [each["loss"] for each in card["history"]]
+    assert losses[-1] < 0.5 * losses[0]
+    assert card["validation"]["average_precision"] > 0.9  # the numbers are always the same
+    assert not (tmp_path / "state.pt").exists() and (tmp_path / "README.md").is_file()
+    checkpoint = load_checkpoint(tmp_path)
+    assert len(checkpoint.decoder.layers) == card["layers"] == changes.get("keep_layers", card["layers"])
+    detector = CausalDetector.for_host(checkpoint.tokenizer, detector_model=checkpoint)
+    ids = tuple(checkpoint.tokenizer(ANSWER, add_special_tokens=False)["input_ids"])
+    grounding = Grounding((EXAMPLES[0].context,), EXAMPLES[0].query)
+    scores = detector.score([ScoreRequest(grounding, ids[:at], (ids[at],)) for at in range(len(ids))])
+    text = [checkpoint.tokenizer.decode([each]) for each in ids]
+    numbers = np.array([any(mark.isdigit() for mark in each) for each in text])
+    found = np.array([float(each[0]) for each in scores])
+    assert found[numbers].min() > found[~numbers].max()
+
+    tokenizer = make_tokenizer()  # and in generation
+    host = make_llama(len(tokenizer))
+    prompt = tokenizer(f"{EXAMPLES[0].context} How many?", return_tensors="pt")["input_ids"]
+    out = generate(
+        host,
+        prompt,
+        tokenizer=tokenizer,
+        input_text=EXAMPLES[0].context,
+        detector_type="lettuceprevent",
+        detector_model=str(tmp_path),
+        max_new_tokens=4,
+        pad_token_id=0,
+    )
+    assert out.shape[1] > prompt.shape[1]
+
+
+@needs_peft
+@pytest.mark.parametrize("base", ["llama", "ettin"])
+def test_the_merged_weights_score_as_the_unmerged(bases: dict[str, str], base: str, tmp_path: Path) -> None:
+    layers = 2 if base == "llama" else 4
+    model = TokenClassifier(
+        bases[base], keep_layers=layers, rank=3, lora_layers=(2, layers), dtype=torch.float32
+    )
+    with torch.no_grad():
+        for name, weight in model.trained().items():
+            weight.copy_(torch.randn(weight.shape, generator=torch.Generator().manual_seed(len(name))) * 0.3)
+    model.take(model.as_written())
+    model.write(tmp_path)
+    checkpoint = load_checkpoint(tmp_path)
+    detector = CausalDetector.for_host(model.tokenizer, detector_model=checkpoint)
+    alignment = detector.alignment
+    row = encode(EXAMPLES[:1], [(model.tokenizer, alignment)], model, 700, 0)[0]
+    answer = row.ids[-len(row.labels) :]
+    grounding = Grounding((EXAMPLES[0].context,), EXAMPLES[0].query)
+    merged = detector.score(
+        [ScoreRequest(grounding, answer[:at], (answer[at],)) for at in range(len(answer))]
+    )
+    with torch.no_grad():
+        plain = torch.softmax(model(torch.tensor([row.ids]))[0, -len(answer) :], -1)[:, 1]
+        for module in model.modules():
+            if hasattr(module, "lora_B"):
+                module.lora_B["default"].weight.zero_()
+        without = torch.softmax(model(torch.tensor([row.ids]))[0, -len(answer) :], -1)[:, 1]
+    assert np.abs(np.concatenate(merged) - plain.numpy()).max() < 1e-4
+    assert (without - plain).abs().max() > 1e-2  # the factors matter
+
+
+@pytest.mark.parametrize("changes", [{}, pytest.param(LORA, marks=needs_peft)])
+def test_a_killed_run_ends_like_an_undisturbed_one(
+    bases: dict[str, str], changes: dict[str, Any], tmp_path: Path
+) -> None:
+    recipe = replace(TINY, corrupted=0.5, **changes)
+    data = [*EXAMPLES, *(replace(each, id=f"{each.id}b", spans=()) for each in EXAMPLES)]
+    train = lambda out, say: train_causal(  # noqa: E731
+        bases["llama"], data, tmp_path / out, recipe, cpu=True, save_minutes=0, say=say
+    )
+    whole = train("whole", quiet)
+    assert whole["data"]["corrupted"] > 0
+
+    def killed(text: str) -> None:
+        if text.startswith("step 20 "):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train("killed", killed)
+    assert (tmp_path / "killed" / "state.pt").is_file()
+    said: list[str] = []
+    again = train("killed", said.append)
+    assert said[0].startswith("going on after step 19 of")
+    assert {**again, "minutes": 0} == {**whole, "minutes": 0}
+    for name in ("whole", "killed"):
+        assert not (tmp_path / name / "state.pt").exists()
+    file = ADAPTER_WEIGHTS if changes else "model.safetensors"
+    one, other = load_file(tmp_path / "whole" / file), load_file(tmp_path / "killed" / file)
+    assert one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+    said.clear()
+    assert train("killed", said.append) == again and len(said) == 1  # finished: nothing is done again
+
+
+@needs_peft
+def test_frozen_layers_below_have_no_graph(bases: dict[str, str]) -> None:
+    model = TokenClassifier(bases["ettin"], rank=2, lora_layers=(4, 5))
+    seen: list[bool] = []
+    for layer in model.backbone.layers:
+        layer.register_forward_hook(
+            lambda module, inputs, output: seen.append(
+                (output[0] if isinstance(output, tuple) else output).requires_grad
+            )
+        )
+    assert model(torch.tensor([[1, 5, 6, 7]])).dtype == torch.float32
+    assert seen == [False, False, False, True, True]
+    assert {weight.dtype for weight in model.trained().values()} == {torch.float32}
+    assert model.backbone.embeddings.tok_embeddings.weight.dtype == torch.bfloat16
+
+
+@needs_peft
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"layers.1.mlp.up_proj.lora_A": None}, "1 missing .layers.1.mlp.up_proj.lora_A"),
+        ({"layers.0.mlp.up_proj.lora_A": torch.ones(4, 32)}, "1 foreign .layers.0.mlp.up_proj.lora_A"),
+        ({"classifier.weight": torch.ones(3, 32)}, r"classifier.weight of shape \(2, 32\), got \(3, 32\)"),
+        ({"classifier.bias": None}, "1 missing .classifier.bias"),
+        ({"layers.1.mlp.up_proj.lora_B": torch.ones(48, 5)}, r"shape \(48, 4\), got \(48, 5\)"),
+    ],
+)
+def test_an_adapter_is_read_strictly(
+    bases: dict[str, str], change: dict[str, torch.Tensor | None], message: str, tmp_path: Path
+) -> None:
+    model = TokenClassifier(bases["llama"], rank=4, lora_layers=(2, 2))
+    model.write(tmp_path)
+    tensors = load_file(tmp_path / ADAPTER_WEIGHTS)
+    for name, tensor in change.items():
+        tensors.pop(name, None)
+        if tensor is not None:
+            tensors[name] = tensor
+    save_file(tensors, tmp_path / ADAPTER_WEIGHTS)
+    with pytest.raises(CheckpointError, match=message):
+        load_checkpoint(tmp_path)
+
+
+@needs_peft
+def test_an_adapter_knows_its_base(bases: dict[str, str], tmp_path: Path) -> None:
+    TokenClassifier(bases["llama"], rank=4, lora_layers=(2, 2)).write(tmp_path)
+    file = tmp_path / ADAPTER
+    card = json.loads(file.read_text())
+    size = sum(each.stat().st_size for each in tmp_path.iterdir())
+    assert size < 30_000 and card["base"]["id"] == bases["llama"]  # no base weights in the folder
+    forget_checkpoints()
+    file.write_text(json.dumps({**card, "base": {**card["base"], "weights": "0" * 16}}))
+    with pytest.warns(UserWarning, match="trained on a base with weights 0000"):
+        load_checkpoint(tmp_path)
+    file.write_text(json.dumps({**card, "base": {**card["base"], "shape": "0" * 16}}))
+    with pytest.raises(CheckpointError, match="expected a base of shape 0000"):
+        load_checkpoint(tmp_path)
+    file.write_text(json.dumps({**card, "base": {**card["base"], "id": str(tmp_path / "gone")}}))
+    with pytest.raises(CheckpointError, match="found none at"):
+        load_checkpoint(tmp_path)
+    file.write_text(json.dumps({"format": 2}))
+    with pytest.raises(CheckpointError, match=r"expected adapter\.json of format 1"):
+        load_checkpoint(tmp_path)
+
+
+def test_prompts_are_cut_and_padding_is_not_seen(bases: dict[str, str]) -> None:
+    model = TokenClassifier(bases["ettin"], rank=0, dtype=torch.float32)
+    align = make_alignment(
+        "host_chunks", Vocabulary.for_tokenizer(model.tokenizer), model.tokenizer, model.tokenizer
+    )
+    rows = encode(EXAMPLES[:5], [(model.tokenizer, align)], model, 12, 0)
+    ids = model.tokenizer(ANSWER, add_special_tokens=False)["input_ids"]
+    for row in rows:
+        assert list(row.ids[-len(row.labels) :]) == ids  # the identity where host and detector are the same
+        assert len(row.ids) == 12 + len(ids) and row.ids[0] == model.cls_id
+    uncut = encode(EXAMPLES[:5], [(model.tokenizer, align)], model, 700, 0)
+    ((batch, some),) = padded(uncut, "cpu")
+    assert len({len(row.ids) for row in some}) > 1
+    with torch.no_grad():
+        together = model(batch)
+        for at, row in enumerate(some):
+            alone = model(torch.tensor([row.ids]))[0]
+            assert torch.allclose(together[at, : len(row.ids)], alone, atol=1e-5)
+
+
+@pytest.mark.parametrize("alignment", ["host_chunks", "direct"])
+def test_labels_on_detector_tokens_mark_the_same_text(bases: dict[str, str], alignment: str) -> None:
+    model = TokenClassifier(bases["ettin"], rank=0)
+    other = make_tokenizer(300)
+    shown = other if alignment == "host_chunks" else model.tokenizer
+    align = make_alignment(alignment, Vocabulary.for_tokenizer(shown), shown, model.tokenizer)
+    (row,) = encode(EXAMPLES[:1], [(shown, align)], model, 700, 0)
+    table = Vocabulary.for_tokenizer(model.tokenizer)
+    answer = row.ids[-len(row.labels) :]
+    assert table.join(answer).decode() == ANSWER
+    marked = table.join(each for each, label in zip(answer, row.labels, strict=True) if label).decode()
+    assert marked.replace(" ", "") == "2431"
+
+
+def test_order_is_seeded_and_like_lengths_go_together() -> None:
+    lengths = np.random.default_rng(0).integers(1, 500, 203).tolist()
+    steps = order(lengths, 8, 0, 0)
+    assert sorted(at for step in steps for at in step) == list(range(203)) and len(steps) == 26
+    assert order(lengths, 8, 0, 0) == steps != order(lengths, 8, 0, 1)
+    waste = sum(max(lengths[at] for at in step) * len(step) for step in steps) / sum(lengths)
+    assert waste < 1.2
+
+
+def test_only_supported_answers_are_corrupted() -> None:
+    supported = [replace(each, spans=()) for each in EXAMPLES]
+    assert corrupted(EXAMPLES, 1.0, 0) == []
+    made = corrupted(supported, 1.0, 0)
+    assert len(made) == 30 and all(len(each.spans) == len(each.kinds) == 1 for each in made)
+    assert 5 < len(corrupted(supported, 0.5, 0)) < 25
+    assert corrupted(supported, 1.0, 0) == made
+
+
+def test_time_and_patience_end_a_run(bases: dict[str, str], tmp_path: Path) -> None:
+    said: list[str] = []
+    card = train_causal(
+        bases["llama"], EXAMPLES, tmp_path / "time", replace(TINY, minutes=0.0), cpu=True, say=said.append
+    )
+    assert card["steps"] == 1 and said[-1] == "no time is left" and load_checkpoint(tmp_path / "time")
+    bored = replace(TINY, patience=1, epochs=50.0, learning_rate=0.0, head_rate=0.0)
+    card = train_causal(bases["llama"], EXAMPLES, tmp_path / "bored", bored, cpu=True, say=quiet)
+    assert len(card["history"]) == 2 and card["validation"]["step"] == card["history"][0]["step"]
+
+
+def test_the_command(bases: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [
+        {"id": each.id, "context": each.context, "answer": each.answer, "spans": each.spans}
+        for each in EXAMPLES
+    ]
+    data = tmp_path / "rows.jsonl"
+    data.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    other = tmp_path / "test.jsonl"
+    other.write_text(json.dumps({"context": EXAMPLES[3].context.upper()}), encoding="utf-8")
+    arguments = [
+        "train",
+        "causal",
+        "--backbone",
+        bases["llama"],
+        "--data",
+        str(data),
+        "--cpu",
+        "--lora-rank",
+        "0",
+    ]
+    arguments += [
+        "--dtype",
+        "float32",
+        "--validation",
+        "0.3",
+        "--epochs",
+        "1",
+        "--out",
+        str(tmp_path / "out"),
+    ]
+    assert main([*arguments, "--test-file", str(other)]) == 2
+    assert "no context of test.jsonl among the examples, got 1" in capsys.readouterr().err
+    two = ["--host-tokenizer", bases["llama"], bases["ettin"]]
+    assert main([*arguments, *two]) == 0
+    card = json.loads(capsys.readouterr().out)
+    assert card["hosts"] == ["llama", "ettin"] and load_checkpoint(tmp_path / "out")
+    assert main([*arguments[:-1], str(tmp_path / "b"), "--keep-layers", "7"]) == 2
+    assert "expected 1 to 2 layers to keep, got 7" in capsys.readouterr().err
+
+
+def test_both_labels_are_needed(bases: dict[str, str], tmp_path: Path) -> None:
+    clean = [replace(each, spans=()) for each in EXAMPLES]
+    with pytest.raises(ValueError, match="training: expected tokens of both labels, got 0"):
+        train_causal(bases["llama"], clean, tmp_path, TINY, cpu=True, say=quiet)
+
+
+def test_hub_data(monkeypatch: pytest.MonkeyPatch) -> None:
+    import sys
+    import types
+
+    asked: list[tuple[str, str]] = []
+
+    def load_dataset(name: str, split: str) -> list[dict[str, Any]]:
+        asked.append((name, split))
+        return [{"context": "c", "answer": "a 1", "spans": [[2, 3]]}]
+
+    monkeypatch.setitem(sys.modules, "datasets", types.SimpleNamespace(load_dataset=load_dataset))
+    assert load_examples(["hub:some/data", "hub:some/data:dev"])[1].spans == ((2, 3),)
+    assert asked == [("some/data", "train"), ("some/data", "dev")]
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    with pytest.raises(ImportError, match="expected the package datasets for hub data"):
+        load_examples("hub:some/data")
