@@ -1,41 +1,55 @@
 """Hosts that insist on real answers, under each policy on unsupported numbers: how often is a number held to another?
 
-    python scripts/replay_retract.py --out results/replay_retract.json
+    python scripts/replay_retract.py --lines replay_retract.jsonl --out results/replay_retract.json
 
 number_mentions: answers of real models with the numbers they got wrong. A host here puts the next token of the stored
-answer first, and otherwise follows SmolLM2: where the answer's token is refused, what comes instead is what SmolLM2 would
-say after the same context, question and text (by bytes, for the tokenizers that are not its own). The host then follows
-SmolLM2 for AWAY tokens, or to the end of a sentence, and insists again on the answer from where the refused number ends,
-so that one answer tells about all its numbers. A number that SmolLM2 itself wants on such a way counts like any other.
+answer first, and otherwise follows SmolLM2: all its other scores are SmolLM2's logits after the same context, question
+and text (by bytes, for the tokenizers that are not its own). The rule where the answer's token is refused:
+
+    1. Whatever comes instead, the host has left the answer; it now follows SmolLM2 greedily, and insists on nothing.
+    2. It does so until AWAY tokens have come since it left, or one that ends a sentence.
+    3. Then it insists again, on the answer from where the refused number ends, so that one answer tells about all its
+       numbers. A lone blank before a number goes with it. Until the answer is over SmolLM2 may not end it (`would_end`
+       counts how often it wanted to).
+
+A number that SmolLM2 itself wants on such a way counts like any other. SmolLM2 is asked only where its logits can
+matter: off the answer, where the answer's token is blocked, and where one that could begin a number comes so soon
+after going back that it may have to stay away.
 
     forced       numbers in which the host was held to a supported form (for "retract": what was refused a way back)
-    retractions  numbers that were taken back
+    retractions  numbers that were taken back; `retractions_refused`: those that were not, for there were too many
     c1           digit-form numbers of the governed answers that the detector's rules, and the independent checker,
                  find unsupported; the second is stricter, and each is named
     c2           first choices refused while the host copies its context
+    left         places where a host left its answer: before numbers of it that the checker finds unsupported, before
+                 others (over-blocking), and where no number stands
+    off          tokens written off the answer, of `tokens`; `early`: answers ended before the stored one was over;
+                 `cut`: answers that reached their limit, SPARE tokens more than the stored one has
 
-"substitute" and "avoid" drive the processor step by step; "retract" runs through generate() wherever "avoid" refused a
-first choice, and is "avoid" by construction everywhere else. Answers are taken one after the other, each with all
-tokenizers, so that SmolLM2 reads a context once.
+"substitute" and "avoid" drive the processor step by step; "retract" runs through generate(), on all answers: where
+"avoid" refused nothing it must write the same ids (`differs`). Answers to one prompt follow each other, each with all
+tokenizers, so that SmolLM2 reads a context once. Lines are written as answers are done; a run that was stopped, or was
+out of --minutes, goes on with the same --lines, and the document is about all lines there are.
 """
 
 from __future__ import annotations
 
+import json
 import time
 import warnings
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from _common import finish, parser, provenance, rows
-from _hosts import Host, HostConfig
-from _smollm2 import FLOOR, Interpreter, SmolLM2
+from _insisting import AWAY, Script, ScriptedHost
+from _smollm2 import SmolLM2
 from replay_numbers import Replay, spans
 
 from lettuceprevent.check import check_text
 from lettuceprevent.evaluation.number_metrics import REFUSED
-from lettuceprevent.evaluation.numbers import ContextNumbers, check_answer, find_literals
+from lettuceprevent.evaluation.numbers import check_answer
 from lettuceprevent.generation import generate
 from lettuceprevent.grounding import Grounding
 from lettuceprevent.processor import PreventionLogitsProcessor
@@ -45,135 +59,53 @@ FILES = ("number_mentions",)
 TOKENIZERS = ("smollm2", "llama31", "mistral")
 POLICIES = ("substitute", "avoid", "retract")
 SPARE = 96  # tokens that an answer may be longer than the stored one
-AWAY = 8  # tokens for which the host follows SmolLM2 before it insists on the answer again
-
-
-class Script:
-    """What an insisting host wants after any history: a function of the ids alone."""
-
-    def __init__(self, encoder: Any, vocabulary: Any, text: str, eos: int) -> None:
-        found = list(spans(encoder, vocabulary, text))
-        self.tokens = [token for _, _, token in found]
-        self.eos = eos
-        literals = [(lit.start, lit.end) for lit in find_literals(text)]
-        self.resume = []  # for each token: where the answer goes on after the literal that it belongs to
-        for at, (start, end, _) in enumerate(found):
-            ends = [stop for begin, stop in literals if begin < end and stop > start]
-            after = next((n for n in range(at, len(found)) if ends and found[n][0] >= max(ends)), None)
-            self.resume.append(len(found) if ends and after is None else (after or at))
-        for at in range(len(found) - 2, -1, -1):  # a blank that is a token of its own goes with its number
-            if not text[found[at][0] : found[at][1]].strip(" ") and self.resume[at + 1] > at + 1:
-                self.resume[at] = self.resume[at + 1]
-
-    def wish(self, history: list[int], ends: frozenset[int]) -> int | None:
-        """The token that the host insists on after `history`; None where it follows SmolLM2. ends: tokens that end a
-        sentence."""
-        at = away = 0
-        for token in history:
-            if not away and token == self._token(at):
-                at += 1
-                continue
-            if not away:
-                at = self.resume[at] if at < len(self.tokens) else at
-            away = 0 if away + 1 >= AWAY or token in ends else away + 1
-        return None if away else self._token(at)
-
-    def _token(self, at: int) -> int:
-        return self.tokens[at] if at < len(self.tokens) else self.eos
-
-
-class ScriptedHost(Host):
-    """A host whose logits are a script's wishes and SmolLM2's; no keys and values are worth keeping."""
-
-    def __init__(self, vocabulary: Any, eos: int, speaker: SmolLM2) -> None:
-        config = HostConfig(64 * (-(-len(vocabulary) // 64)))
-        config.eos_token_id = config.pad_token_id = eos
-        super().__init__(config)
-        self.generation_config.eos_token_id = self.generation_config.pad_token_id = eos
-        self.vocabulary = vocabulary
-        self.interpreter = Interpreter(speaker, vocabulary, config.vocab_size)
-        ends = (b".", b"!", b"?", b"\n")
-        self.ends = frozenset(t for t in range(len(vocabulary)) if vocabulary[t].endswith(ends))
-        self.script: Script | None = None
-        self.detector: Any = None
-        self.prompt = ""
-        self.base = 0
-        self.eos = eos
-
-    def logits(self, history: list[int]) -> torch.Tensor:
-        """Logits (1, width) after `history`."""
-        assert self.script is not None
-        wish = self.script.wish(history, self.ends)
-        if wish is not None and not self._may_be_refused(history, wish):
-            scores = torch.full((self.config.vocab_size,), FLOOR)
-        else:
-            text = self.vocabulary.join(history).decode("utf-8", "ignore")
-            scores = self.interpreter.scores(self.prompt, text)
-            scores[self.eos] = FLOOR  # the answer is not over
-        if wish is not None:
-            scores[wish] = 100.0
-        return scores[None]
-
-    def _may_be_refused(self, history: list[int], wish: int) -> bool:
-        """Whether SmolLM2 may be needed: the token is blocked, or begins a number, which may have to stay away."""
-        state = self.detector.start(b"")
-        for token in history:
-            state = self.detector.advance(state, token)
-        mask = self.detector.mask(state)
-        piece = self.vocabulary[wish]
-        begins = piece.lstrip(b" ")[:1].isdigit() or not piece.strip(b" ")
-        if wish == self.eos:
-            return not mask.may_end
-        return begins or mask.is_blocked(wish) or bool(np.isin(wish, mask.starts))
-
-    def following(self, ids: list[list[int]], keep: int) -> torch.Tensor:
-        """Logits (1, 1, vocabulary) after the one row's answer so far."""
-        return self.logits(ids[0][self.base :])[:, None]
 
 
 class Arm:
-    """One tokenizer: its host, and what the policies came to."""
+    """One tokenizer: its host, and what the policies come to in an answer."""
 
     def __init__(self, replay: Replay, name: str, speaker: SmolLM2) -> None:
         self.replay, self.name = replay, name
         self.encoder, self.vocabulary = replay.host(name)
         self.eos = int(self.encoder.eos_token_id)
         self.host = ScriptedHost(self.vocabulary, self.eos, speaker).eval()
+        marks = (b".", b"!", b"?", b"\n")
+        self.ends = frozenset(
+            t for t in range(len(self.vocabulary)) if self.vocabulary[t].rstrip(b" ").endswith(marks)
+        )
+
+    def answer(self, row: dict[str, Any]) -> dict[str, Any]:
+        """One stored answer under all policies: counts, what is named, and what was taken back."""
         self.counts: Counter[str] = Counter()
         self.named: list[dict[str, Any]] = []
-        self.retracted: list[dict[str, Any]] = []
-
-    def answer(self, row: dict[str, Any]) -> None:
-        """One stored answer under all policies."""
+        retracted: list[dict[str, Any]] = []
         try:
-            script = Script(self.encoder, self.vocabulary, row["answer"], self.eos)
+            script = Script(self.encoder, self.vocabulary, row["answer"], self.eos, self.ends)
         except ValueError:
-            self.counts["skipped"] += 1
-            return
-        self.host.script = script
-        self.host.detector = self.replay.detector(row, self.name)
-        self.host.prompt = f"{row['query']}\n\n{row['context']}"
+            return {"counts": {"skipped": 1}, "named": [], "retracted": []}
         self.counts["answers"] += 1
-        refused = 0
-        for policy in POLICIES[:2]:
-            ids, report = self._driven(row, policy, script)
-            refused = report.counters["penalised"]
-            self.counts[f"forced_{policy}"] += _literals_held(report)
-            self.counts[f"forced_steps_{policy}"] += report.counters["forced"]
+        written = {}
+        for policy in POLICIES:
+            self.host.begin(
+                script, self.replay.detector(row, self.name), f"{row['query']}\n\n{row['context']}"
+            )
+            if policy == "retract":
+                ids, report = self._generated(row, script)
+                self.counts["retractions"] += report.counters["retractions"]
+                self.counts["retractions_refused"] += report.counters["retractions_refused"]
+                retracted += [
+                    {"meant": item.meant, "nearest": item.nearest, "taken_back": item.taken_back, "instead": item.instead}
+                    for item in report.retractions
+                ]  # fmt: skip
+            else:
+                ids, report = self._driven(row, policy, script)
+            written[policy] = ids
             self._judge(row, policy, ids, report)
-        if refused:
-            self.counts["answers_retract"] += 1
-            ids, report = self._generated(row, script)
-            self._judge(row, "retract", ids, report)
-            self.counts["forced_retract"] += _literals_held(report)
-            self.counts["retractions"] += report.counters["retractions"]
-            self.counts["retractions_refused"] += report.counters["retractions_refused"]
-            for item in report.retractions:
-                self.retracted.append(
-                    {"id": row["id"], "meant": item.meant, "nearest": item.nearest, "taken_back": item.taken_back,
-                     "instead": item.instead}
-                )  # fmt: skip
+        if not self.counts["penalised_avoid"]:
+            self.counts["nothing_refused"] += 1
+            self.counts["differs"] += written["avoid"] != written["retract"]
         self._copy(row)
+        return {"counts": dict(sorted(self.counts.items())), "named": self.named, "retracted": retracted}
 
     def _driven(self, row: dict[str, Any], policy: str, script: Script) -> tuple[list[int], PreventionReport]:
         processor = self._processor(row, policy)
@@ -194,7 +126,6 @@ class Arm:
 
     def _generated(self, row: dict[str, Any], script: Script) -> tuple[list[int], PreventionReport]:
         report = PreventionReport()
-        self.host.base = 1
         with warnings.catch_warnings(), torch.no_grad():
             warnings.simplefilter("ignore")
             out = generate(
@@ -215,30 +146,41 @@ class Arm:
         cut = self.eos not in ids
         written = ids if cut else ids[: ids.index(self.eos)]
         text = self.vocabulary.join(written).decode("utf-8", "replace")
-        self.counts[f"cut_{policy}"] += cut
-        self.counts[f"returned_dead_{policy}"] += report.counters["returned_dead"]
+        script = self.host.script
+        place = script.place(written)
+        numbers = self.replay.numbers(row)
         verdicts = [
             v for v in check_text(row["context"], text, query=row["query"]) if any(map(str.isdigit, v.text))
         ]
         if cut and verdicts and verdicts[-1].end > len(text) - 12:
             verdicts = verdicts[:-1]
-        numbers = ContextNumbers(row["context"] + "\n\n" + row["query"])
         checked = [c for c in check_answer(text, numbers, cut=cut) if c.kind != "word"]
-        self.counts[f"numbers_{policy}"] += len(checked)
-        assert self.host.script is not None
-        followed = [self.host.script.wish(ids[:at], self.host.ends) is None for at in range(len(written))]
-        self.counts[f"tokens_{policy}"] += len(written)
-        self.counts[f"tokens_of_smollm2_{policy}"] += sum(followed)
-        for judge, found in (
+        found = {
+            "forced": _literals_held(report),
+            "forced_steps": report.counters["forced"],
+            "penalised": report.counters["penalised"],
+            "returned_dead": report.counters["returned_dead"],
+            "cut": cut,
+            "early": not cut and place.at < len(script.tokens),
+            "numbers": len(checked),
+            "tokens": len(written),
+            "off": place.off,
+            "would_end": self.host.would_end,
+        }
+        stored = {c.start: c.status in REFUSED for c in check_answer(row["answer"], numbers)}
+        for at in place.left:
+            start = script.literal[at] if at < len(script.tokens) else None
+            kind = "elsewhere" if start is None else "unsupported" if stored.get(start) else "other"
+            found[f"left_{kind}"] = found.get(f"left_{kind}", 0) + 1
+        for judge, wrong in (
             ("detector", [(v.start, v.end, v.text) for v in verdicts if v.status == "unsupported"]),
             ("checker", [(c.start, c.end, c.text) for c in checked if c.status in REFUSED]),
         ):
-            self.counts[f"c1_{judge}_{policy}"] += len(found)
-            for start, end, literal in found:
+            found[f"c1_{judge}"] = len(wrong)
+            for start, end, literal in wrong:
                 where = text[max(0, start - 40) : end + 20]
-                self.named.append(
-                    {"id": row["id"], "policy": policy, "judge": judge, "literal": literal, "where": where}
-                )
+                self.named.append({"policy": policy, "judge": judge, "literal": literal, "where": where})
+        self.counts.update({f"{name}_{policy}": int(value) for name, value in found.items()})
 
     def _copy(self, row: dict[str, Any]) -> None:
         """C2 under "retract": the context itself, from its beginning, with each next token as first choice."""
@@ -257,7 +199,7 @@ class Arm:
             if int(out[0].argmax()) != token:
                 self.counts["c2_blocked"] += 1
                 where = self.vocabulary.join(ids[max(0, at - 12) : at + 1]).decode("utf-8", "replace")
-                self.named.append({"id": row["id"], "policy": "retract", "judge": "copy", "where": where})
+                self.named.append({"policy": "retract", "judge": "copy", "where": where})
         self.counts["c2_tokens"] += len(ids)
         self.counts["c2_retractions"] += len(asked)
 
@@ -268,56 +210,146 @@ def _literals_held(report: PreventionReport) -> int:
     return sum(1 for at, step in enumerate(steps) if not at or step != steps[at - 1] + 1)
 
 
+def ordered(data: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Answers to one prompt together, prompts with a wrong number first: a run short of time leaves out the others."""
+    wrong: dict[tuple[str, str], bool] = {}  # in the order in which the prompts come
+    for row in data:
+        key = row["context"], row["query"]
+        wrong[key] = wrong.get(key, False) or any(m["label"] == "unsupported" for m in row["mentions"])
+    order = {key: at for at, key in enumerate(sorted(wrong, key=lambda key: not wrong[key]))}
+    return sorted(data, key=lambda row: order[row["context"], row["query"]])
+
+
+def earlier(path: Path | None, settings: dict[str, Any]) -> list[dict[str, Any]]:
+    """The whole lines of an earlier run with the same settings."""
+    if path is None or not path.exists():
+        return []
+    lines = []
+    for text in path.read_text(encoding="utf-8").splitlines():
+        try:
+            lines.append(json.loads(text))
+        except ValueError:  # the run was stopped while it wrote this one
+            continue
+        if lines[-1]["settings"] != settings:
+            got = lines[-1]["settings"]
+            raise SystemExit(f"{path}: expected lines of a run with {settings}, got {got}")
+    return lines
+
+
+def run(options: Any, data: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The lines of all answers that were done, now or earlier."""
+    settings = {"dtype": options.dtype, "away": AWAY, "tokenizers": options.tokenizers}
+    commit = provenance(options.data, FILES)["commit"]
+    wanted = {row["id"] for row in data}
+    lines = earlier(options.lines, settings)
+    if options.lines is not None:
+        options.lines.write_text("".join(_line(line) for line in lines), encoding="utf-8")
+    lines = [line for line in lines if line["id"] in wanted]
+    done = {line["id"] for line in lines}
+    began = time.perf_counter()
+    replay, speaker = Replay(), SmolLM2(options.dtype)
+    arms = {name: Arm(replay, name, speaker) for name in options.tokenizers}
+    for row in data:
+        if row["id"] in done:
+            continue
+        if time.perf_counter() - began > 60 * options.minutes:
+            break
+        started, speaker.asked, speaker.worked_out, speaker.read = time.perf_counter(), 0, 0, 0
+        found = {name: arm.answer(row) for name, arm in arms.items()}
+        asked = {"asked": speaker.asked, "worked_out": speaker.worked_out, "read": speaker.read}
+        lines.append(
+            {"id": row["id"], "settings": settings, "commit": commit, "seconds": time.perf_counter() - started,
+             "smollm2": asked, "tokenizers": found}
+        )  # fmt: skip
+        if options.lines is not None:
+            with options.lines.open("a", encoding="utf-8") as file:
+                file.write(_line(lines[-1]))
+        if len(lines) % 10 == 0:
+            print(f"{len(lines)} of {len(data)} answers, {time.perf_counter() - began:.0f} s", flush=True)
+    return lines
+
+
+def _line(line: dict[str, Any]) -> str:
+    return json.dumps(line, ensure_ascii=False) + "\n"
+
+
+def summarised(lines: list[dict[str, Any]], names: list[str]) -> dict[str, Any]:
+    """Sums over the lines, and everything that is named."""
+    counts: dict[str, Counter[str]] = {name: Counter() for name in names}
+    named: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
+    retracted: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
+    asked: Counter[str] = Counter()
+    for line in lines:
+        asked.update(line["smollm2"])
+        for name in names:
+            found = line["tokenizers"][name]
+            counts[name].update(found["counts"])
+            named[name] += [{"id": line["id"], **entry} for entry in found["named"]]
+            retracted[name] += [{"id": line["id"], **entry} for entry in found["retracted"]]
+
+    def total(*keys: str) -> int:
+        return sum(count[key] for count in counts.values() for key in keys)
+
+    alone = ("forced_substitute", "forced_avoid", "forced_retract", "retractions", "retractions_refused")
+    return {
+        **{key: total(key) for key in alone},
+        "c1_violations": total(*(f"c1_detector_{policy}" for policy in POLICIES)),
+        "c1_checker": total(*(f"c1_checker_{policy}" for policy in POLICIES)),
+        "c2_blocked": total("c2_blocked"),
+        "differs": total("differs"),
+        "answers": len(lines),
+        "smollm2": dict(asked),
+        "tokenizers": {name: dict(sorted(count.items())) for name, count in counts.items()},
+        "named": named,
+        "retracted": retracted,
+        "seconds": sum(line["seconds"] for line in lines),
+        "commits": sorted({line["commit"] for line in lines}),
+    }
+
+
+def show(document: dict[str, Any]) -> None:
+    """Figures and names for people."""
+    for name, values in document["tokenizers"].items():
+        count = Counter(values)
+
+        def each(key: str, count: Counter[str] = count) -> str:
+            return " / ".join(str(count[f"{key}_{policy}"]) for policy in POLICIES)
+
+        print(f"\n{name}, {count['answers']} answers ({' / '.join(POLICIES)}):")
+        print(
+            f"  forced {each('forced')}; {count['retractions']} retractions, {count['retractions_refused']} refused"
+        )
+        print(f"  c1 by the detector {each('c1_detector')}, by the checker {each('c1_checker')}; "
+              f"c2 {count['c2_blocked']} of {count['c2_tokens']}")  # fmt: skip
+        print(f"  left at an unsupported number {each('left_unsupported')}, at another {each('left_other')}, "
+              f"elsewhere {each('left_elsewhere')}")  # fmt: skip
+        print(
+            f"  tokens {each('tokens')}, off the answer {each('off')}, SmolLM2 would end {each('would_end')}"
+        )
+        print(f"  ended early {each('early')}, cut {each('cut')}; nothing refused in {count['nothing_refused']} answers, "
+              f"different there {count['differs']}")  # fmt: skip
+        for entry in document["named"][name]:
+            print("  ", entry)
+        for entry in document["retracted"][name][:12]:
+            print("   took back", entry)
+
+
 def main() -> None:
     arguments = parser(__doc__)
     arguments.add_argument("--limit", type=int, default=None, help="only so many answers")
     arguments.add_argument("--tokenizers", nargs="+", default=list(TOKENIZERS))
-    arguments.add_argument("--dtype", default="bfloat16", help="SmolLM2's")
+    arguments.add_argument("--dtype", default="bfloat16", choices=("bfloat16", "float32"), help="SmolLM2's")
     arguments.add_argument(
         "--minutes", type=float, default=60.0, help="begin no further answer after so long"
     )
+    arguments.add_argument("--lines", type=Path, help="answers, one a line, to go on from")
     options = arguments.parse_args()
-    began = time.perf_counter()
-    data = rows(options.data, "number_mentions")[: options.limit]
-    # those with a wrong number first: a run that is short of time leaves out the others
-    data.sort(key=lambda row: not any(mention["label"] == "unsupported" for mention in row["mentions"]))
-    replay, speaker = Replay(), SmolLM2(options.dtype)
-    arms = {name: Arm(replay, name, speaker) for name in options.tokenizers}
-    left_out = 0
-    for number, row in enumerate(data, 1):
-        if time.perf_counter() - began > 60 * options.minutes:
-            left_out += 1
-            continue
-        for arm in arms.values():
-            arm.answer(row)
-        if number % 10 == 0:
-            print(f"{number} of {len(data)} answers, {time.perf_counter() - began:.0f} s", flush=True)
-    for name, arm in arms.items():
-        count = arm.counts
-        print(f"{name}: forced " + ", ".join(f"{p} {count[f'forced_{p}']}" for p in POLICIES)
-              + f"; {count['retractions']} retractions in {count['answers']} answers; c1 "
-              + ", ".join(f"{p} {count[f'c1_detector_{p}']}/{count[f'c1_checker_{p}']}" for p in POLICIES)
-              + f"; c2 {count['c2_blocked']} of {count['c2_tokens']}", flush=True)  # fmt: skip
-        for entry in arm.named:
-            print("  ", entry)
-        for entry in arm.retracted[:12]:
-            print("   took back", entry)
-    keys = ("forced_substitute", "forced_avoid", "forced_retract", "retractions", "retractions_refused")
-    total = {key: sum(arm.counts[key] for arm in arms.values()) for key in keys}
-    document = {
-        **total,
-        "c1_violations": sum(arm.counts[f"c1_detector_{p}"] for arm in arms.values() for p in POLICIES),
-        "c1_checker": sum(arm.counts[f"c1_checker_{p}"] for arm in arms.values() for p in POLICIES),
-        "c2_blocked": sum(arm.counts["c2_blocked"] for arm in arms.values()),
-        "left_out": left_out,
-        "smollm2": {"dtype": options.dtype, "asked": speaker.asked, "tokens_read": speaker.read},
-        "tokenizers": {name: dict(sorted(arm.counts.items())) for name, arm in arms.items()},
-        "named": {name: arm.named for name, arm in arms.items()},
-        "retracted": {name: arm.retracted for name, arm in arms.items()},
-        "seconds": time.perf_counter() - began,
-        "provenance": provenance(options.data, FILES),
-    }
-    finish(document, options.out)
+    data = ordered(rows(options.data, "number_mentions"))[: options.limit]
+    document = summarised(run(options, data), options.tokenizers)
+    document["left_out"] = len(data) - document["answers"]
+    document["dtype"] = options.dtype
+    show(document)
+    finish({**document, "provenance": provenance(options.data, FILES)}, options.out)
 
 
 if __name__ == "__main__":
