@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,20 @@ import torch
 from causal import full_scores, make_checkpoint, maker, reference_model
 from safetensors.torch import load_file, save_file
 
-from lettuceprevent.checkpoint import CheckpointError, forget_checkpoints, load_checkpoint, resolve_dtype
+from lettuceprevent import checkpoint as module
+from lettuceprevent.checkpoint import (
+    ADAPTER,
+    ADAPTER_WEIGHTS,
+    DEFAULT_CHECKPOINT,
+    CheckpointError,
+    adapted_names,
+    base_folder,
+    base_weights,
+    forget_checkpoints,
+    load_checkpoint,
+    resolve_dtype,
+    weights_hash,
+)
 from lettuceprevent.decoder import Decoder, Linear, Mask, Segment, known_backbones
 
 
@@ -151,10 +165,10 @@ def test_precision_names() -> None:
 
 def test_unpacked_products_give_the_same_scores(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Machines whose torch has no oneDNN go through plain products."""
-    from lettuceprevent import decoder as module
+    from lettuceprevent import decoder
 
     packed = load_checkpoint(folder)
-    monkeypatch.setattr(module, "_pack", lambda weight: None)
+    monkeypatch.setattr(decoder, "_pack", lambda weight: None)
     forget_checkpoints()
     plain = load_checkpoint(folder)
     assert all(layer.qkv.packed is None for layer in plain.decoder.layers)
@@ -179,3 +193,106 @@ def test_bytes_are_stated(folder: Path) -> None:
     assert decoder.bytes_per_node == 5 * 2 * 32 * 4
     assert decoder.new_cache(10).numel() * 4 == 10 * decoder.bytes_per_node
     assert decoder.weight_bytes() == 5 * (96 * 32 + 32 * 32 + 96 * 32 + 32 * 48) * 4
+
+
+# -- what is loaded where nothing is named ----------------------------------------------------------------
+
+
+def write_adapter(folder: Path, base: str, base_files: Path) -> Path:
+    """An adapter of rank 2 on the last layer of the tiny detector, its head small random numbers."""
+    from transformers import AutoConfig
+
+    config = AutoConfig.from_pretrained(base_files)
+    body = base_weights(base_files, config, "base")
+    draw = torch.Generator().manual_seed(0)
+    tensors = {"classifier.weight": torch.randn(2, 32, generator=draw), "classifier.bias": torch.zeros(2)}
+    for name in adapted_names(body, 5, 5):
+        rows, columns = body[f"{name}.weight"].shape
+        tensors[f"{name}.lora_A"] = torch.randn(2, columns, generator=draw)
+        tensors[f"{name}.lora_B"] = torch.randn(rows, 2, generator=draw)
+    folder.mkdir()
+    save_file(tensors, str(folder / ADAPTER_WEIGHTS))
+    card = {
+        "format": 1,
+        "base": {"id": base, "shape": module.host_hash(config), "weights": weights_hash(base_files)},
+        "layers": 5,
+        "rank": 2,
+        "scale": 2.0,
+        "lora_layers": [5, 5],
+    }
+    (folder / ADAPTER).write_text(json.dumps(card), encoding="utf-8")
+    return folder
+
+
+class Hub:
+    """Stands for the hub: the ids it has, and what was asked."""
+
+    def __init__(self) -> None:
+        self.has: dict[str, Path] = {}
+        self.asked: list[str] = []
+
+    def __call__(self, name: str, revision: str | None = None, **options: object) -> str:
+        self.asked.append(name)
+        assert type(name) is str
+        if name not in self.has:
+            raise FileNotFoundError(f"no {name} here\nand more lines")
+        return str(self.has[name])
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch) -> Hub:
+    import huggingface_hub
+
+    made = Hub()
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", made)
+    forget_checkpoints()
+    return made
+
+
+def test_the_published_checkpoint_goes_first(
+    folder: Path, tmp_path: Path, hub: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "SHIPPED", write_adapter(tmp_path / "shipped", str(folder), folder))
+    hub.has[str(DEFAULT_CHECKPOINT)] = folder
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert load_checkpoint().source == DEFAULT_CHECKPOINT
+    assert hub.asked == [DEFAULT_CHECKPOINT]
+
+
+def test_the_shipped_one_stands_in(
+    folder: Path, tmp_path: Path, hub: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "SHIPPED", write_adapter(tmp_path / "shipped", "some/base", folder))
+    with pytest.raises(FileNotFoundError, match="no lebe1/"):  # its base cannot be had either
+        load_checkpoint()
+    hub.has["some/base"] = folder
+    with pytest.warns(UserWarning, match=r"lebe1/.* cannot be had \(no lebe1/\S+ here\); using .* some/base"):
+        first = load_checkpoint()
+    assert first.source == str(tmp_path / "shipped")
+    assert first.fingerprint != load_checkpoint(folder).fingerprint
+    hub.asked.clear()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert load_checkpoint() is first  # neither asked nor warned again
+    assert hub.asked == []
+    with pytest.raises(FileNotFoundError):  # who asks by name gets that one or none
+        load_checkpoint(str(DEFAULT_CHECKPOINT))
+    with pytest.raises(FileNotFoundError):
+        load_checkpoint(DEFAULT_CHECKPOINT, revision="main")
+    forget_checkpoints()
+
+
+def test_nothing_is_shipped(tmp_path: Path, hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SHIPPED", tmp_path / "none")
+    with pytest.raises(FileNotFoundError, match="no lebe1/"):
+        load_checkpoint()
+
+
+def test_the_demo_model_serves_as_base(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "host_id", lambda: str(tmp_path))
+    assert base_folder(module.HOST_HUB_ID) == tmp_path and not hub.asked
+    monkeypatch.setattr(module, "host_id", lambda: module.HOST_HUB_ID)
+    with pytest.raises(FileNotFoundError):
+        base_folder(module.HOST_HUB_ID)
+    assert hub.asked == [module.HOST_HUB_ID]

@@ -66,8 +66,10 @@ class TokenClassifier(torch.nn.Module):
         self.backbone = backbone(self.config).eval()  # nothing is dropped in training
         self.backbone.load_state_dict(base_weights(self.folder, self.config, base))
         self.head = torch.nn.Linear(int(self.config.hidden_size), 2)
-        torch.nn.init.normal_(self.head.weight, std=0.02)
-        torch.nn.init.zeros_(self.head.bias)
+        for (
+            weight
+        ) in self.head.parameters():  # outputs without a norm are large: random weights would be far off
+            torch.nn.init.zeros_(weight)
         if rank:
             self._add_lora()
 
@@ -107,14 +109,14 @@ class TokenClassifier(torch.nn.Module):
     @torch.no_grad()
     def write(self, folder: Path) -> None:
         """Write weights, and config and tokenizer or what stands for them, to `folder`."""
-        from safetensors.torch import save_file
+        from safetensors.torch import save
 
         folder.mkdir(parents=True, exist_ok=True)
         head = {f"classifier.{name}": tensor for name, tensor in self.head.state_dict().items()}
         if not self.rank:
             state = {f"backbone.{name}": tensor for name, tensor in self.backbone.state_dict().items()}
             weights = {name: tensor.float().cpu().contiguous() for name, tensor in (state | head).items()}
-            save_file(weights, str(folder / "model.safetensors"), metadata={"format": "pt"})
+            (folder / "model.safetensors").write_bytes(save(weights, {"format": "pt"}))
             self.config.save_pretrained(folder)
             self.tokenizer.save_pretrained(folder)
             return
@@ -124,7 +126,7 @@ class TokenClassifier(torch.nn.Module):
                 tensors[f"{name}.lora_A"] = module.lora_A["default"].weight
                 tensors[f"{name}.lora_B"] = module.lora_B["default"].weight
         small = {name: tensor.to(torch.bfloat16).cpu().contiguous() for name, tensor in tensors.items()}
-        save_file(small, str(folder / ADAPTER_WEIGHTS))
+        (folder / ADAPTER_WEIGHTS).write_bytes(save(small, {"format": "pt"}))
         card = {
             "format": 1,
             "base": {
