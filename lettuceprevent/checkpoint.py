@@ -374,7 +374,7 @@ def _read_adapter(folder: Path, source: str) -> _Read:
         raise CheckpointError(f"{source}: expected {ADAPTER_WEIGHTS}, found none")
     tensors = load_file(str(folder / ADAPTER_WEIGHTS))
     body = base_weights(home, config, source)
-    head = _add_adapter(body, tensors, card, source)
+    head = _add_adapter(body, tensors, card, int(config.hidden_size), source)
     digest = _fingerprint(home) + _hash_files([folder / ADAPTER, folder / ADAPTER_WEIGHTS])
     return _Read(home, config, body, head, None, hashlib.sha256(digest.encode()).hexdigest())
 
@@ -393,11 +393,11 @@ def _adapter_card(folder: Path, source: str) -> dict[str, Any]:
 
 
 def _add_adapter(
-    body: dict[str, Tensor], tensors: dict[str, Tensor], card: dict[str, Any], source: str
+    body: dict[str, Tensor], tensors: dict[str, Tensor], card: dict[str, Any], width: int, source: str
 ) -> tuple[Tensor, Tensor]:
     """Add the factors' product to the weights of `body`, in place and in float32; returns the head."""
     names = adapted_names(body, *card["lora_layers"])
-    width, rank = next(iter(body.values())).shape[-1], int(card["rank"])
+    rank = int(card["rank"])
     expected = {"classifier.weight": (2, width), "classifier.bias": (2,)}
     for name in names:
         rows, columns = body[f"{name}.weight"].shape

@@ -34,7 +34,7 @@ from .corruption import KINDS, corrupt
 from .data import Example, data_hash
 from .labels import drawn, label_detector_tokens
 from .probe import best_f1
-from .splits import split_by_context
+from .splits import context_key, split_by_context
 
 CARD = "training.json"
 _STATE = "state.pt"
@@ -389,6 +389,7 @@ def train_causal(
         "recipe": asdict(recipe),
         "data": {
             "hash": data_hash(examples),
+            "contexts": " ".join(sorted({context_key(example.context)[:8] for example in examples})),
             "answers": len(train),
             "corrupted": len(made),
             "validation_answers": len(apart),
