@@ -26,7 +26,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 
 from ..alignment import Alignment, make_alignment
-from ..evaluation.streaming import average_precision
+from ..evaluation.streaming import auroc, average_precision
 from ..vocabulary import Vocabulary
 from .card import model_card
 from .classifier import TokenClassifier
@@ -294,18 +294,6 @@ class Training:
         self.step, self.seconds = int(state["step"]), float(state["seconds"])
         self.best, self.history, self.losses = state["best"], state["history"], state["losses"]
         return True
-
-
-def auroc(scores: NDArray[np.float32], labels: NDArray[np.bool_]) -> float:
-    """P(an unsupported token scores above a supported one), ties half; nan where a label is absent."""
-    from scipy.stats import rankdata
-
-    positive = int(labels.sum())
-    negative = len(labels) - positive
-    if not positive or not negative:
-        return math.nan
-    ranks = rankdata(scores)[labels].sum()
-    return float((ranks - positive * (positive + 1) / 2) / (positive * negative))
 
 
 def train_causal(
