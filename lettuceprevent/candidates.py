@@ -22,6 +22,13 @@ from .detectors import ModelDetector, ScoreRequest
 from .masking import lower_
 
 ROUNDS = 3
+THRESHOLD = 0.8  # where no detector brings one of its own
+
+
+def own_threshold(detectors: Sequence[ModelDetector]) -> float:
+    """The `confidence_threshold` that the detector was made for; 0.8 where it names none, or there are several."""
+    named = getattr(detectors[0], "threshold", None) if len(detectors) == 1 else None
+    return THRESHOLD if named is None else float(named)
 
 
 @dataclass(frozen=True)

@@ -45,10 +45,12 @@ DEFAULT_CHECKPOINT = _Default("lebe1/lettuceprevent-ettin-decoder-68m-en")
 SHIPPED = Path(__file__).parent / "detector_smollm2"
 ADAPTER = "adapter.json"
 ADAPTER_WEIGHTS = "adapter.safetensors"
+TRAINED = "training.json"  # what `lettuceprevent train causal` writes of the training
 
 _FILES = (
     "config.json",
     ADAPTER,
+    TRAINED,
     "*.safetensors",
     "*.safetensors.index.json",
     "tokenizer*",
@@ -77,6 +79,8 @@ class Checkpoint:
     tokenizer: the detector's own fast tokenizer. cls_id, sep_id: the ids around context and query.
     class_weights: (2,) weights of the training loss, or None; scores do not depend on them.
     fingerprint: hash of config, weights and tokenizer, a hex string.
+    threshold: the probability above which a token counts as unsupported, as chosen on the validation part of its
+        training data; None where nothing names one (the published checkpoint).
     """
 
     source: str
@@ -89,6 +93,7 @@ class Checkpoint:
     cls_id: int
     sep_id: int
     fingerprint: str
+    threshold: float | None = None
 
     @torch.inference_mode()
     def unsupported(self, hidden: Tensor) -> Tensor:
@@ -443,7 +448,22 @@ def _load(folder: Path, source: str, device: torch.device, dtype: torch.dtype) -
         cls_id=cls_id,
         sep_id=sep_id,
         fingerprint=read.fingerprint,
+        threshold=_trained_threshold(folder, source),
     )
+
+
+def _trained_threshold(folder: Path, source: str) -> float | None:
+    """What our training.json says of the threshold; None where there is none."""
+    path = folder / TRAINED
+    if not path.is_file():
+        return None
+    card = json.loads(path.read_text("utf-8"))
+    if not isinstance(card, dict) or "validation" not in card:
+        return None  # a file of that name that somebody else wrote
+    value = card["validation"].get("threshold")
+    if not isinstance(value, (int, float)) or not 0 <= value <= 1:
+        raise CheckpointError(f"{source}: expected in {TRAINED} a threshold from 0 to 1, got {value!r}")
+    return float(value)
 
 
 def _config(folder: Path, source: str) -> Any:

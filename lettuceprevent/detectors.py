@@ -97,7 +97,10 @@ class LiteralDetector(Protocol):
 
 
 class ModelDetector(Protocol):
-    """Probabilities that candidates are unsupported, for any number of rows at once."""
+    """Probabilities that candidates are unsupported, for any number of rows at once.
+
+    `threshold`, a float, may be there: the `confidence_threshold` it was made for.
+    """
 
     name: str
     version: str

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from transformers import LogitsProcessor
 
-from .candidates import CandidateCheck, Scored
+from .candidates import CandidateCheck, Scored, own_threshold
 from .detectors import (
     DETECTOR_OPTIONS,
     PROBE,
@@ -64,7 +64,8 @@ class PreventionLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
         the ids do not go on from the last ones. Pass it wherever it is known.
     skip_threshold: no check where the host's top probability is strictly above it; 1.0 always checks.
     candidates, confidence_threshold, unscored: how many tokens model detectors score, the probability above
-        which one is unsupported, and what becomes of the rest ("drop" or "keep").
+        which one is unsupported (None: the model detector's own, see `own_threshold`), and what becomes of the
+        rest ("drop" or "keep").
     penalty: subtracted whatever its sign; infinite (the default) forbids.
     on_unsupported: "avoid" | "substitute" | "retract". A processor alone cannot go back: without generation.py
         the last is "avoid"; with `num_beams` it closes off the beams that "avoid" would hold.
@@ -88,7 +89,7 @@ class PreventionLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
         prompt_length: int | None = None,
         skip_threshold: float = 1.0,
         candidates: int = 10,
-        confidence_threshold: float = 0.8,
+        confidence_threshold: float | None = None,
         penalty: float = -math.inf,
         unscored: str = "drop",
         on_unsupported: str = "avoid",
@@ -106,7 +107,6 @@ class PreventionLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
         _one_of("on_error", on_error, ON_ERROR)
         _one_of("evidence", evidence, ("offsets", "text", "none"))
         _between("skip_threshold", skip_threshold)
-        _between("confidence_threshold", confidence_threshold)
         if math.isnan(penalty) or penalty == 0:
             raise ValueError(f"penalty: expected a number other than 0, or -inf, got {penalty}")
         if candidates < 1 or num_beams < 1:
@@ -138,6 +138,9 @@ class PreventionLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
         self._textual_ends = sorted(token for token in self.eos if vocabulary[token])
         self._silent_ends = frozenset(token for token in ends if not vocabulary[token])
         self._literals, self._models = _sorted_detectors(detectors, len(self.groundings))
+        if confidence_threshold is None:
+            confidence_threshold = own_threshold(self._models)
+        _between("confidence_threshold", confidence_threshold)
         self._watched = watched
         self._visited: list[Node] = []  # the nodes of this generation that the probe spoke of
         self.gate_threshold = _gate(gate, gate_threshold, watched, bool(self._models))

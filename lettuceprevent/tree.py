@@ -318,6 +318,7 @@ class CausalDetector:
         self.checkpoint = checkpoint
         self.alignment = alignment
         self.version = checkpoint.fingerprint[:12]
+        self.threshold = checkpoint.threshold
         self.on_long_context = on_long_context
         self.cache_bytes = cache_bytes
         self.max_positions = min(

@@ -16,6 +16,7 @@ from fakes import make_llama, make_tokenizer
 from safetensors.torch import load_file, save_file
 
 from lettuceprevent.alignment import make_alignment
+from lettuceprevent.candidates import own_threshold
 from lettuceprevent.checkpoint import (
     ADAPTER,
     ADAPTER_WEIGHTS,
@@ -27,6 +28,7 @@ from lettuceprevent.cli import main
 from lettuceprevent.detectors import ScoreRequest
 from lettuceprevent.generation import generate
 from lettuceprevent.grounding import Grounding
+from lettuceprevent.report import PreventionReport
 from lettuceprevent.training.causal import Recipe, corrupted, encode, order, padded, train_causal
 from lettuceprevent.training.classifier import TokenClassifier
 from lettuceprevent.training.data import Example, load_examples
@@ -108,6 +110,7 @@ def test_trained_written_loaded_and_used(
     tokenizer = make_tokenizer()  # and in generation
     host = make_llama(len(tokenizer))
     prompt = tokenizer(f"{EXAMPLES[0].context} How many?", return_tensors="pt")["input_ids"]
+    report = PreventionReport()
     out = generate(
         host,
         prompt,
@@ -117,8 +120,26 @@ def test_trained_written_loaded_and_used(
         detector_model=str(tmp_path),
         max_new_tokens=4,
         pad_token_id=0,
+        report=report,
     )
     assert out.shape[1] > prompt.shape[1]
+    assert report.options["confidence_threshold"] == card["validation"]["threshold"]
+
+
+def test_the_threshold_comes_with_the_detector(bases: dict[str, str], tmp_path: Path) -> None:
+    card = train_causal(bases["llama"], EXAMPLES, tmp_path, replace(TINY, epochs=1.0), cpu=True, say=quiet)
+    detector = CausalDetector.for_host(
+        load_checkpoint(tmp_path).tokenizer, detector_model=load_checkpoint(tmp_path)
+    )
+    assert own_threshold([detector]) == card["validation"]["threshold"]
+    assert own_threshold([detector, detector]) == 0.8  # one threshold for both: neither's own
+    path = tmp_path / "training.json"
+    path.write_text(json.dumps({"steps": 3}), encoding="utf-8")  # somebody else's file
+    assert load_checkpoint(tmp_path).threshold is None
+    for wrong in (1.5, "0.5", None):
+        path.write_text(json.dumps({"validation": {"threshold": wrong}}), encoding="utf-8")
+        with pytest.raises(CheckpointError, match=f"a threshold from 0 to 1, got {wrong!r}"):
+            load_checkpoint(tmp_path)
 
 
 @needs_peft

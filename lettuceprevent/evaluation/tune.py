@@ -21,6 +21,7 @@ from typing import Any
 
 import torch
 
+from ..candidates import THRESHOLD
 from ..console import say
 from ..detectors import DETECTOR_OPTIONS, PROBE, build_detectors, host_defaults, parse_detector_type
 from ..generation import generate
@@ -37,7 +38,7 @@ from .prompts import Prompt, Prompts
 from .recorded import Cost, Limits, Point, Recording, cost
 
 _EQUAL_TIME = 0.01
-_CANDIDATES, _CONFIDENCE = 10, 0.8  # generate()'s defaults
+_CANDIDATES = 10  # generate()'s default
 
 
 @dataclass(frozen=True)
@@ -131,7 +132,7 @@ class Tuner:
     def limits(self, point: Point) -> Limits:
         """How model detectors are asked at `point`."""
         least = max(2, 1 + len(self.host.ends))
-        confidence = self._or("confidence_threshold", point.confidence_threshold, _CONFIDENCE)
+        confidence = self._or("confidence_threshold", point.confidence_threshold, THRESHOLD)
         count = self._or("candidates", point.candidates, _CANDIDATES)
         keep = self.options.get("unscored") == "keep"
         return Limits(float(confidence), max(int(count), least), self.host.ends, keep)
@@ -155,8 +156,10 @@ class Tuner:
             "report": report,
         }
         ids, seconds = self._generate(prompt, options, report)
-        # a profile names the policy, also where it was the default
+        # a profile names policy and threshold, also where they were the defaults
         self.options.setdefault("on_unsupported", report.options["on_unsupported"])
+        if point.confidence_threshold is None and "confidence_threshold" in report.options:
+            self.options.setdefault("confidence_threshold", report.options["confidence_threshold"])
         return Recording(point, ids, report, self.limits(point), seconds)
 
     def answers(self, prompt: Prompt, points: Sequence[Point]) -> dict[Point, Answer]:

@@ -28,15 +28,13 @@ at its own position, from what is before it. Answers were cut into the tokens of
 (alignment `{recipe["alignment"]}`).
 
 ```python
-model.generate(
-    ..., detector_type="lettuceprevent", detector_model="this folder", confidence_threshold={found["threshold"]:.3f}
-)
+model.generate(..., detector_type="lettuceprevent", detector_model="this folder")
 ```
 
 ## Validation
 
 On {data["validation_answers"]} answers whose contexts were not trained on. They chose step and threshold, so the figures
-flatter.
+flatter. The threshold is the default of `confidence_threshold`.
 
 | average precision | AUROC | F1 | at threshold | after step |
 |---|---|---|---|---|

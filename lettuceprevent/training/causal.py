@@ -26,6 +26,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 
 from ..alignment import Alignment, make_alignment
+from ..checkpoint import TRAINED
 from ..evaluation.streaming import auroc, average_precision
 from ..vocabulary import Vocabulary
 from .card import model_card
@@ -36,7 +37,6 @@ from .labels import drawn, label_detector_tokens
 from .probe import best_f1
 from .splits import context_key, split_by_context
 
-CARD = "training.json"
 _STATE = "state.pt"
 _ROWS_AT_ONCE = 4096  # tokens of one forward pass, padding included
 _POOL = 16  # steps whose answers are sorted by length together
@@ -323,8 +323,8 @@ def train_causal(
     out = Path(folder)
     text = f"{backbone} {data_hash(examples)} {list(hosts)} {recipe}"
     key = hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:16]
-    if (out / CARD).is_file():
-        card = json.loads((out / CARD).read_text("utf-8"))
+    if (out / TRAINED).is_file():
+        card = json.loads((out / TRAINED).read_text("utf-8"))
         if card["key"] == key:
             say(f"{out} is finished already")
             return dict(card)
@@ -391,7 +391,7 @@ def train_causal(
     }
     (out / "README.md").write_text(model_card(card), encoding="utf-8")
     text = json.dumps(card, indent=2)
-    (out / CARD).write_text(f"{text}\n", encoding="utf-8")
+    (out / TRAINED).write_text(f"{text}\n", encoding="utf-8")
     state.unlink(missing_ok=True)
     return dict(json.loads(text))
 
