@@ -1,7 +1,14 @@
-"""SmolLM2 under prevention: summaries, questions, data-to-text; plain against the number detector's policies.
+"""SmolLM2 under prevention: summaries, questions, data-to-text; plain against the number detector's policies, or
+against other detectors.
 
     python scripts/evaluate_prevention.py --run build/prevention --minutes 10    # again, until it is done
     python scripts/evaluate_prevention.py --run build/prevention --minutes 0 --out results/prevention.json
+
+and, for the detectors that were trained here,
+
+    python scripts/evaluate_prevention.py --run build/generation --per-task 20 --beam-prompts 0 --names --arms plain \\
+        number:detector_type=number probe:detector_type=probe number_probe:detector_type=number+probe \\
+        causal:detector_type=lettuceprevent --out results/generation.json
 
 Beside the figures lie the answers themselves, packed without the texts of the prompts, which are not ours to pass on:
 `lettuceprevent score results/prevention_greedy.jsonl.gz --prompts host_answers.jsonl.gz` gives the same figures.
@@ -23,6 +30,7 @@ from _common import finish, parser, provenance
 
 from lettuceprevent.assets import HOST_HUB_ID, host_id
 from lettuceprevent.evaluation.arms import parse_arm
+from lettuceprevent.evaluation.auditors import NameAuditor
 from lettuceprevent.evaluation.degeneration import RELATIVE
 from lettuceprevent.evaluation.number_metrics import context_numbers, judged, substitutions
 from lettuceprevent.evaluation.prompts import Prompt, Prompts, chosen, read_prompts
@@ -141,18 +149,22 @@ def main() -> None:
     arguments.add_argument("--batch", type=int, default=10)
     arguments.add_argument("--threads", type=int, default=0, help="of torch; 0 leaves its default")
     arguments.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32", help="of the host")
-    arguments.add_argument("--arms", nargs="+", default=list(ARMS))
+    arguments.add_argument("--arms", nargs="+", default=list(ARMS), help="as for `lettuceprevent evaluate`")
+    arguments.add_argument(
+        "--names", action="store_true", help="also count names that the context does not have"
+    )
     options = arguments.parse_args()
     if options.minutes > 0:
         generate(options)
     results: dict[str, Any] = {}
+    auditors = [NameAuditor()] if options.names else []
     wanted = {"greedy": 3 * options.per_task, "beam4": options.beam_prompts}
     for name in wanted:
         run = options.run / name
         if not any(run.glob("*.jsonl")):
             continue
         scored: list[Scored] = []
-        results[name] = score_run(run, details=scored.append)
+        results[name] = score_run(run, auditors=auditors, details=scored.append)
         results[name] |= {"wanted": wanted[name], "by_task": by_task(scored), "substituted": examples(run)}
         print(f"{name}: {results[name]['prompts']} of {wanted[name]} prompts\n\n{table(results[name])}\n")
         if options.out is not None:

@@ -199,6 +199,7 @@ def bench_score(found: Document) -> list[str]:
 
 SECTIONS: dict[str, tuple[str, Callable[[Document], list[str]]]] = {
     "prevention": ("Prevention on a real host", prevention),
+    "generation": ("Trained detectors on a real host", prevention),
     "detectors": ("Detectors by replay", detectors),
     "eval_detectors": ("Detectors against people, token by token", eval_detectors),
     "bench_probe": ("What watching the host costs", bench_probe),
