@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from accelerate import Accelerator
 from causal import make_checkpoint
 from fakes import make_llama, make_tokenizer
 from safetensors.torch import load_file, save_file
@@ -26,12 +27,23 @@ from lettuceprevent.checkpoint import (
 )
 from lettuceprevent.cli import main
 from lettuceprevent.detectors import ScoreRequest
+from lettuceprevent.evaluation.streaming import auroc
 from lettuceprevent.generation import generate
 from lettuceprevent.grounding import Grounding
 from lettuceprevent.report import PreventionReport
-from lettuceprevent.training.causal import Recipe, corrupted, encode, order, padded, train_causal
+from lettuceprevent.training.causal import (
+    Recipe,
+    Training,
+    answers,
+    corrupted,
+    encode,
+    order,
+    padded,
+    train_causal,
+)
 from lettuceprevent.training.classifier import TokenClassifier
 from lettuceprevent.training.data import Example, load_examples
+from lettuceprevent.training.probe import standardised
 from lettuceprevent.tree import CausalDetector
 from lettuceprevent.vocabulary import Vocabulary
 
@@ -152,6 +164,8 @@ def test_the_merged_weights_score_as_the_unmerged(bases: dict[str, str], base: s
     with torch.no_grad():
         for name, weight in model.trained().items():
             weight.copy_(torch.randn(weight.shape, generator=torch.Generator().manual_seed(len(name))) * 0.3)
+        model.mean.normal_()  # the head's own scale is part of what is written
+        model.scale.uniform_(0.5, 2.0)
     model.take(model.as_written())
     model.write(tmp_path)
     checkpoint = load_checkpoint(tmp_path)
@@ -301,6 +315,26 @@ def test_labels_on_detector_tokens_mark_the_same_text(bases: dict[str, str], ali
     assert table.join(answer).decode() == ANSWER
     marked = table.join(each for each, label in zip(answer, row.labels, strict=True) if label).decode()
     assert marked.replace(" ", "") == "2431"
+
+
+def test_the_head_begins_fitted(bases: dict[str, str], tmp_path: Path) -> None:
+    model = TokenClassifier(bases["llama"], rank=0, dtype=torch.float32)
+    alignment = make_alignment(
+        "host_chunks", Vocabulary.for_tokenizer(model.tokenizer), model.tokenizer, model.tokenizer
+    )
+    rows = encode(EXAMPLES, [(model.tokenizer, alignment)], model, 700, 0)
+    run = Training(model, rows, replace(TINY, head_answers=3), Accelerator(cpu=True))
+    run.begin_head()
+    with torch.no_grad():
+        states = torch.cat([answers(model.states(ids), some) for ids, some in padded(rows, "cpu")])
+        odds = torch.cat([answers(model(ids), some) for ids, some in padded(rows, "cpu")])
+        labels = np.concatenate([row.labels for _, some in padded(rows, "cpu") for row in some])
+    seen = standardised(states.numpy())[0]
+    assert auroc((odds[:, 1] - odds[:, 0]).numpy(), labels) > 0.95  # before any step
+    assert np.abs(seen).max() < 50 and float(model.scale.min()) > 0
+    run.begin_head()  # the same again: drawn by the seed
+    again = torch.cat([answers(model(ids), some).detach() for ids, some in padded(rows, "cpu")])
+    torch.testing.assert_close(again, odds)
 
 
 def test_order_is_seeded_and_like_lengths_go_together() -> None:

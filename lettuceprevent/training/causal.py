@@ -34,13 +34,14 @@ from .classifier import TokenClassifier
 from .corruption import KINDS, corrupt
 from .data import Example, data_hash
 from .labels import drawn, label_detector_tokens
-from .probe import best_f1
+from .probe import best_f1, fit_logistic, standardised
 from .splits import context_key, split_by_context
 
 _STATE = "state.pt"
 _ROWS_AT_ONCE = 4096  # tokens of one forward pass, padding included
 _POOL = 16  # steps whose answers are sorted by length together
 _WARM = 0.05  # of the steps
+_HEAD_PENALTY = 0.1  # of the head that is fitted before the first step
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,8 @@ class Recipe:
     """How a detector is trained. Layers count from 1; None: all of them.
 
     positive_weight: of an unsupported token in the loss. most_prompt: detector tokens before the answer in
-    training, most_validated in validation; longer contexts are cut. corrupted: share of the supported training
+    training, most_validated in validation; longer contexts are cut. head_answers: on whose states the head is fitted
+    before the first step; 0: it begins with zeros. corrupted: share of the supported training
     answers that come a second time with a synthetic error. validation: share of contexts. patience: validations
     without a better average precision before it stops. minutes: on the clock, validation included; None: no limit.
     validations: per epoch.
@@ -62,6 +64,7 @@ class Recipe:
     positive_weight: float = 4.0
     learning_rate: float = 3e-4
     head_rate: float = 1e-3
+    head_answers: int = 256
     batch: int = 8
     most_prompt: int = 700
     most_validated: int = 1200
@@ -177,6 +180,28 @@ class Training:
         self.history: list[dict[str, Any]] = []
         self.losses: list[float] = []
 
+    @torch.no_grad()
+    def begin_head(self) -> None:
+        """Fit the head to the untrained backbone, by logistic regression on some answers, so that the first steps
+        do not pull the backbone after a head that knows nothing (Kumar et al. 2022, arXiv:2202.10054)."""
+        count = min(self.recipe.head_answers, len(self.rows))
+        drawn = np.random.default_rng(self.recipe.seed).permutation(len(self.rows))[:count]
+        states, labels = [], []
+        for ids, some in padded([self.rows[at] for at in drawn], self.accelerator.device):
+            states.append(answers(self.model.states(ids), some).cpu().numpy())
+            labels.append(np.concatenate([row.labels for row in some]))
+        x, y = np.concatenate(states), np.concatenate(labels)
+        if not 0 < y.sum() < len(y):
+            return
+        weight, bias = fit_logistic(x, y, _HEAD_PENALTY, np.where(y, self.recipe.positive_weight, 1.0))
+        _, mean, scale = standardised(x)
+        numbers = [torch.from_numpy(np.asarray(each, np.float32)) for each in (weight, mean, scale)]
+        if self.of > 1:
+            from accelerate.utils import broadcast_object_list
+
+            (numbers, bias) = broadcast_object_list([numbers, bias])
+        self.model.begin_head(numbers[0], bias, *numbers[1:])
+
     def advance(self) -> float:
         """One step; the mean weighted loss of its tokens."""
         epoch, at = divmod(self.step, self.per_epoch)
@@ -273,6 +298,7 @@ class Training:
             "step": self.step,
             "seconds": self.seconds,
             "trained": {name: weight.detach() for name, weight in self.model.trained().items()},
+            "standard": [self.model.mean, self.model.scale],
             "optimizer": self.optimizer.state_dict(),
             "best": self.best,
             "history": self.history,
@@ -290,6 +316,8 @@ class Training:
         if state["key"] != key:
             return False
         self.model.take(state["trained"])
+        self.model.mean.copy_(state["standard"][0])
+        self.model.scale.copy_(state["standard"][1])
         self.optimizer.load_state_dict(state["optimizer"])
         self.step, self.seconds = int(state["step"]), float(state["seconds"])
         self.best, self.history, self.losses = state["best"], state["history"], state["losses"]
@@ -364,6 +392,9 @@ def train_causal(
         f"unsupported, {sum(run.lengths)} tokens with prompts; {len(held)} for validation; {run.steps} steps; "
         f"{sum(weight.numel() for weight in model.trained().values())} parameters"
     )
+    if run.step == 0 and recipe.head_answers:
+        run.begin_head()
+        said(f"head begun on {min(recipe.head_answers, len(rows))} answers")
     _drive(run, held, state, key, save_minutes, said)
     if not main:
         return {}

@@ -66,10 +66,14 @@ class TokenClassifier(torch.nn.Module):
         self.backbone = backbone(self.config).eval()  # nothing is dropped in training
         self.backbone.load_state_dict(base_weights(self.folder, self.config, base))
         self.head = torch.nn.Linear(int(self.config.hidden_size), 2)
-        for (
-            weight
-        ) in self.head.parameters():  # outputs without a norm are large: random weights would be far off
+        for weight in self.head.parameters():
             torch.nn.init.zeros_(weight)
+        # Outputs without a norm differ by orders of magnitude from feature to feature, and the optimiser takes
+        # steps of one size: the head works on standardised ones.
+        self.mean: Tensor
+        self.scale: Tensor
+        self.register_buffer("mean", torch.zeros(int(self.config.hidden_size)))
+        self.register_buffer("scale", torch.ones(int(self.config.hidden_size)))
         if rank:
             self._add_lora()
 
@@ -101,10 +105,26 @@ class TokenClassifier(torch.nn.Module):
 
     def forward(self, ids: Tensor) -> Tensor:
         """Logits (R, T, 2), float32, of ids (R, T); rows are padded at their end, which causal layers do not see."""
-        with torch.autocast(ids.device.type, self.dtype, enabled=self.dtype != torch.float32):
-            hidden = self.backbone(input_ids=ids, use_cache=False).last_hidden_state
-        logits: Tensor = self.head(hidden.float())
+        logits: Tensor = self.head((self.states(ids) - self.mean) / self.scale)
         return logits
+
+    def states(self, ids: Tensor) -> Tensor:
+        """What the head reads, before it is standardised: (R, T, hidden), float32."""
+        with torch.autocast(ids.device.type, self.dtype, enabled=self.dtype != torch.float32):
+            hidden: Tensor = self.backbone(input_ids=ids, use_cache=False).last_hidden_state
+        return hidden.float()
+
+    @torch.no_grad()
+    def begin_head(self, weight: Tensor, bias: float, mean: Tensor, scale: Tensor) -> None:
+        """Set the head to the log odds `weight` · state + `bias`; mean and scale, (hidden,), standardise states."""
+        self.mean.copy_(mean)
+        self.scale.copy_(
+            scale.clamp(min=0.01 * float(scale.median()))
+        )  # one that hardly varied may do so later
+        self.head.weight[0].zero_()
+        self.head.weight[1].copy_(weight * self.scale)
+        self.head.bias[0] = 0.0
+        self.head.bias[1] = bias + float(weight.double() @ mean.double())
 
     @torch.no_grad()
     def write(self, folder: Path) -> None:
@@ -112,7 +132,9 @@ class TokenClassifier(torch.nn.Module):
         from safetensors.torch import save
 
         folder.mkdir(parents=True, exist_ok=True)
-        head = {f"classifier.{name}": tensor for name, tensor in self.head.state_dict().items()}
+        weight = self.head.weight.double() / self.scale  # of states as they come
+        bias = self.head.bias.double() - weight @ self.mean.double()
+        head = {"classifier.weight": weight.float(), "classifier.bias": bias.float()}
         if not self.rank:
             state = {f"backbone.{name}": tensor for name, tensor in self.backbone.state_dict().items()}
             weights = {name: tensor.float().cpu().contiguous() for name, tensor in (state | head).items()}
@@ -120,12 +142,13 @@ class TokenClassifier(torch.nn.Module):
             self.config.save_pretrained(folder)
             self.tokenizer.save_pretrained(folder)
             return
-        tensors = dict(head)
+        tensors = {}
         for name, module in self.backbone.named_modules():
             if hasattr(module, "lora_A"):
                 tensors[f"{name}.lora_A"] = module.lora_A["default"].weight
                 tensors[f"{name}.lora_B"] = module.lora_B["default"].weight
-        small = {name: tensor.to(torch.bfloat16).cpu().contiguous() for name, tensor in tensors.items()}
+        small = {name: tensor.to(torch.bfloat16) for name, tensor in tensors.items()} | head
+        small = {name: tensor.cpu().contiguous() for name, tensor in small.items()}
         (folder / ADAPTER_WEIGHTS).write_bytes(save(small, {"format": "pt"}))
         card = {
             "format": 1,
@@ -143,8 +166,11 @@ class TokenClassifier(torch.nn.Module):
 
     def as_written(self) -> dict[str, Tensor]:
         """Copies of what is trained, rounded to what `write` keeps of it."""
-        kept = torch.bfloat16 if self.rank else torch.float32
-        return {name: weight.detach().to(kept).float().clone() for name, weight in self.trained().items()}
+        kept = {}
+        for name, weight in self.trained().items():
+            short = self.rank and not name.startswith("head.")
+            kept[name] = weight.detach().to(torch.bfloat16 if short else torch.float32).float().clone()
+        return kept
 
     @torch.no_grad()
     def take(self, values: dict[str, Tensor]) -> None:

@@ -81,6 +81,13 @@ def _add_causal(kinds: Any) -> None:
     causal.add_argument(
         "--learning-rate", type=float, metavar="X", help="default: 3e-4, or 5e-5 for all weights"
     )
+    causal.add_argument(
+        "--head-answers",
+        type=int,
+        default=256,
+        metavar="N",
+        help="answers on whose states the head is fitted before the first step; 0: none",
+    )
     causal.add_argument("--batch", type=int, default=8, metavar="N", help="answers a step")
     causal.add_argument("--max-prompt", type=int, default=700, metavar="N", help="tokens before the answer")
     causal.add_argument("--epochs", type=float, default=2.0, metavar="N")
@@ -125,6 +132,7 @@ def _train_causal(options: argparse.Namespace) -> int:
                 alignment=options.alignment,
                 positive_weight=options.positive_weight,
                 learning_rate=rate,
+                head_answers=options.head_answers,
                 batch=options.batch,
                 most_prompt=options.max_prompt,
                 corrupted=options.corrupt,
