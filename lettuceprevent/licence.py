@@ -542,8 +542,6 @@ class Licence:
                 forms += [str(twelve)]
             for form in forms:
                 self._root.add(form, source, ok=False, tails=(suffix,))
-            if minute == 0 or known:
-                self._root.add(f"{twelve}:{minute:02d}", source)
             if hour in (0, 12) and minute == 0:
                 self._root.add("midnight" if hour == 0 else "noon", source)
 

@@ -4,7 +4,8 @@
 
 A host here is a table of random rows of logits, looked up by a hash of the last ids: flat or peaked, with digit,
 separator, scale, month, mark and number-word tokens raised, and with a bent to go on copying from its prompt, a
-few snippets of the context around its numbers. Every decoding mode is used: greedy, sampling with top-k and top-p,
+few snippets of the context around its numbers. Contexts are news, passages and records of businesses. Every decoding
+mode is used: greedy, sampling with top-k and top-p,
 beam search, assisted decoding and prompt lookup, in left-padded batches of different contexts where the mode
 allows it, on both settings of `on_unsupported`. A violation is an ended digit-form literal that the checker does
 not find supported; each is printed.
@@ -21,6 +22,7 @@ import time
 import warnings
 from collections import Counter
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -36,7 +38,7 @@ from lettuceprevent.grounding import Grounding
 from lettuceprevent.report import PreventionReport
 from lettuceprevent.vocabulary import Vocabulary
 
-FILES = ("summary_prompts",)
+FILES = ("summary_prompts", "host_answers")
 TABLE = 192  # rows of logits per host
 BATCH = 8
 #: mode -> share of the generations
@@ -390,19 +392,28 @@ def _keep_memory() -> None:
         pass
 
 
+def _contexts(data: Path, file: str, task: str | None) -> list[dict[str, Any]]:
+    """One row per context with numbers."""
+    found = {row["context"]: row for row in rows(data, file) if task in (None, row.get("task_type"))}
+    return [row for context, row in found.items() if scan(context)]
+
+
 def work(names: list[str], options: argparse.Namespace) -> Totals:
     """All generations with the tokenizers `names`."""
     _keep_memory()
     detectors: dict[Any, Any] = {}
     _keep_detectors(detectors)
     torch.set_num_threads(1)  # the tensors are small: threads only wait for each other
-    contexts = [row for row in rows(options.data, "summary_prompts") if scan(row["context"])]
+    kinds = [_contexts(options.data, "summary_prompts", None)]
+    kinds += [_contexts(options.data, "host_answers", task) for task in ("QA", "Data2txt")]
     totals = Totals()
     began = time.perf_counter()
     for name in names:
         rng = random.Random(f"{options.seed} {name}")
         fuzzer = Fuzzer(name, options.seed, options.tokens)
-        pool = rng.sample(contexts, min(len(contexts), options.contexts))
+        pool = [
+            row for kind in kinds for row in rng.sample(kind, min(len(kind), options.contexts // len(kinds)))
+        ]
         share = round(options.generations / len(options.tokenizers))
         for number, (mode, size) in enumerate(plan(share, rng)):
             if number % 60 == 0:

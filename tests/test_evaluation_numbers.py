@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from lettuceprevent.evaluation.numbers import ContextNumbers, check_answer, find_literals
+from lettuceprevent.evaluation.numbers import ContextNumbers, canonical, check_answer, find_literals
+from lettuceprevent.literals import _canonical as detector_shape
 
 DOCS = Path(__file__).resolve().parents[1] / "docs" / "literals.md"
 REFUSED = ("unsupported", "derivable", "rounded")
@@ -27,6 +28,13 @@ def examples() -> list[tuple[str, str, str]]:
 def test_documented_example(context: str, answer: str, verdict: str) -> None:
     refused = [c.text for c in check_answer(answer, context) if c.status in REFUSED]
     assert refused == ([] if verdict == "supported" else [verdict.removeprefix("unsupported:").strip()])
+
+
+def test_checker_and_detector_read_every_character_alike() -> None:
+    meaning = set("0123456789-%.,:/+$€£¥₹\n")
+    characters = [chr(code) for code in range(0x110000) if not 0xD800 <= code < 0xE000]
+    read = [(char, detector_shape(char), canonical(char)) for char in characters]
+    assert [each for each in read if meaning & {each[1], each[2]} and each[1] != each[2]] == []
 
 
 def test_there_are_enough_examples() -> None:

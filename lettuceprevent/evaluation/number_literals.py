@@ -16,12 +16,12 @@ from .. import lexicon_en as lx
 
 Time = tuple[int, int, str]  #: hour and minute as written, and "am", "pm" or ""
 
-_DASHES = "\u2013\u2010\u2011\u2212"
+_DASHES = "\u2013\u2010\u2011\u2212\ufe63"
 _OTHER_LETTER = "\u0101"
 _LINE_BREAKS = "\n\r\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029"
 _SPECIAL = {
     "\u066a": "%", "\uff05": "%", "\u066b": ".", "\uff0e": ".", "\u066c": ",", "\uff0c": ",", "\t": " ",
-    "\uff1a": ":", "\uff0f": "/", "\uff0d": "-", "\uff0b": "+",
+    "\uff1a": ":", "\uff0f": "/", "\uff0d": "-", "\uff0b": "+", "\uff04": "$",
 }  # fmt: skip
 
 
