@@ -72,7 +72,9 @@ def main() -> None:
     arguments.add_argument(
         "--minutes", type=float, default=20, help="begin no further prompt of the grid after"
     )
-    arguments.add_argument("--compare-minutes", type=float, default=5, help="compare no further prompt after")
+    arguments.add_argument(
+        "--compare-minutes", type=float, default=10, help="compare no further prompt after"
+    )
     options = arguments.parse_args()
     folder = asset_path(HOST)
     if folder is None:
@@ -135,7 +137,7 @@ def page(result: dict[str, Any], grid: str) -> str:
 Made by `{result["command"]}`; commit, versions, data hash and hardware are in `tune.json`.
 
 {prompts} prompts, {points} grid points: {found["answers"]} answers from {found["generations"]} guarded generations
-and {prompts} plain ones, in {result["minutes"]:.1f} minutes ({threads} threads). Unsupported: digit forms
+and {prompts} plain ones, in {result["minutes"]:.1f} minutes (threads: {threads}). Unsupported: digit forms
 that the independent checker does not find supported. Time: over the host's own for the same ids.
 
 {grid}

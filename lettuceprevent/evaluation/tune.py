@@ -386,11 +386,15 @@ def plot(tuned: Tuned, path: Path, budget: float) -> None:
     except ImportError as error:
         raise ValueError("a plot needs matplotlib: pip install 'lettuceprevent[plot]'") from error
     figure, axes = pyplot.subplots(figsize=(7, 4.5), layout="constrained")
+    labels: dict[tuple[float, float], tuple[tuple[float, float], list[str]]] = {}
     for result in tuned.points:
         at = (result.time_ratio, result.unsupported)
         mark, colour = ("x", "#a3211b") if result.failed else ("o", "#14602f")
         axes.plot(*at, mark, color=colour, markersize=10 if result is tuned.chosen else 6)
-        axes.annotate(str(result.point), at, textcoords="offset points", xytext=(6, 4), fontsize=8)
+        near = (round(result.time_ratio, 2), round(result.unsupported, 2))
+        labels.setdefault(near, (at, []))[1].append(str(result.point))
+    for at, names in labels.values():  # one label where points lie on each other
+        axes.annotate(" / ".join(names), at, textcoords="offset points", xytext=(6, 4), fontsize=8)
     axes.plot(1.0, tuned.plain.unsupported, "s", color="#59625d")
     axes.annotate(
         "plain", (1.0, tuned.plain.unsupported), textcoords="offset points", xytext=(6, 4), fontsize=8
