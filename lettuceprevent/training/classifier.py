@@ -132,6 +132,9 @@ class TokenClassifier(torch.nn.Module):
         from safetensors.torch import save
 
         folder.mkdir(parents=True, exist_ok=True)
+        other = ("config.json", "model.safetensors") if self.rank else (ADAPTER, ADAPTER_WEIGHTS)
+        for name in other:  # of an earlier training, which would be loaded in place of this one
+            (folder / name).unlink(missing_ok=True)
         weight = self.head.weight.double() / self.scale  # of states as they come
         bias = self.head.bias.double() - weight @ self.mean.double()
         head = {"classifier.weight": weight.float(), "classifier.bias": bias.float()}
