@@ -26,6 +26,7 @@ from _common import finish, parser, provenance, rows
 from numpy.typing import NDArray
 
 from lettuceprevent.assets import host_id
+from lettuceprevent.checkpoint import TRAINED
 from lettuceprevent.console import say
 from lettuceprevent.evaluation.spans import Overlap
 from lettuceprevent.evaluation.statistics import interval
@@ -290,15 +291,8 @@ def main() -> None:
     results: dict[str, Any] = {}
     seconds = None
     if options.causal:
-        trained = options.causal / "training.json"
+        trained = options.causal / TRAINED
         card = json.loads(trained.read_text(encoding="utf-8")) if trained.is_file() else {}
-        threshold = options.causal_threshold
-        if threshold is None:
-            threshold = card.get("validation", {}).get("threshold")
-        if threshold is None:
-            raise SystemExit(
-                f"{options.causal}: expected a threshold in training.json; pass --causal-threshold"
-            )
         checked["causal"] = unseen_by(examples, card, options.train_data, "causal")
         dtype = None if options.dtype == "auto" else options.dtype
         detector = CausalDetector.for_host(
@@ -307,6 +301,9 @@ def main() -> None:
             detector_dtype=dtype,
             on_long_context="truncate",
         )
+        threshold = detector.threshold if options.causal_threshold is None else options.causal_threshold
+        if threshold is None:
+            raise SystemExit(f"{options.causal}: expected a threshold in {TRAINED}; pass --causal-threshold")
         path = options.cache / f"causal-{detector.version}-{dtype}-{data}.jsonl"
         all_scores, seconds = causal_scores(detector, host, examples, labelled, path)
         scores["causal"] = all_scores, float(threshold), True

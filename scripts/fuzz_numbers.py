@@ -4,11 +4,10 @@
 
 A host here is a table of random rows of logits, looked up by a hash of the last ids: flat or peaked, with digit,
 separator, scale, month, mark and number-word tokens raised, and with a bent to go on copying from its prompt, a
-few snippets of the context around its numbers. Contexts are news, passages and records of businesses. Every decoding
-mode is used: greedy, sampling with top-k and top-p,
-beam search, assisted decoding and prompt lookup, in left-padded batches of different contexts where the mode
-allows it, on both settings of `on_unsupported`. A violation is an ended digit-form literal that the checker does
-not find supported; each is printed.
+few snippets of the context around its numbers. Contexts are news, passages and records of businesses. Every
+decoding mode is used: greedy, sampling with top-k and top-p, beam search, assisted decoding and prompt lookup, in
+left-padded batches of different contexts where the mode allows it, on both settings of `on_unsupported`. A
+violation is an ended digit-form literal that the checker does not find supported; each is printed.
 """
 
 from __future__ import annotations
@@ -392,10 +391,13 @@ def _keep_memory() -> None:
         pass
 
 
-def _contexts(data: Path, file: str, task: str | None) -> list[dict[str, Any]]:
-    """One row per context with numbers."""
-    found = {row["context"]: row for row in rows(data, file) if task in (None, row.get("task_type"))}
-    return [row for context, row in found.items() if scan(context)]
+def _contexts(data: Path) -> list[list[dict[str, Any]]]:
+    """News, passages and records of businesses: of each, one row per context with numbers."""
+    kinds: dict[str | None, dict[str, Any]] = {None: {}, "QA": {}, "Data2txt": {}}
+    for file in FILES:
+        for row in rows(data, file):
+            kinds.get(row.get("task_type"), {})[row["context"]] = row
+    return [[row for context, row in kind.items() if scan(context)] for kind in kinds.values()]
 
 
 def work(names: list[str], options: argparse.Namespace) -> Totals:
@@ -404,8 +406,7 @@ def work(names: list[str], options: argparse.Namespace) -> Totals:
     detectors: dict[Any, Any] = {}
     _keep_detectors(detectors)
     torch.set_num_threads(1)  # the tensors are small: threads only wait for each other
-    kinds = [_contexts(options.data, "summary_prompts", None)]
-    kinds += [_contexts(options.data, "host_answers", task) for task in ("QA", "Data2txt")]
+    kinds = _contexts(options.data)
     totals = Totals()
     began = time.perf_counter()
     for name in names:

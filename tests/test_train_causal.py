@@ -317,7 +317,21 @@ def test_labels_on_detector_tokens_mark_the_same_text(bases: dict[str, str], ali
     assert marked.replace(" ", "") == "2431"
 
 
-def test_the_head_begins_fitted(bases: dict[str, str], tmp_path: Path) -> None:
+@needs_peft
+def test_a_folder_trained_again_holds_the_last_training(bases: dict[str, str], tmp_path: Path) -> None:
+    model = TokenClassifier(bases["llama"], dtype=torch.float32, rank=4, lora_layers=(2, 2))
+    model.write(tmp_path)
+    whole = TokenClassifier(bases["llama"], dtype=torch.float32, rank=0)
+    with torch.no_grad():
+        whole.head.bias[1] = 7.0
+    whole.write(tmp_path)
+    assert load_checkpoint(tmp_path).head_bias.tolist() == [0.0, 7.0]
+    model.write(tmp_path)  # and back: whatever else lies there, a base for instance, stays
+    assert load_checkpoint(tmp_path).head_bias.tolist() == [0.0, 0.0]
+    assert (tmp_path / "model.safetensors").is_file() and (tmp_path / "config.json").is_file()
+
+
+def test_the_head_begins_fitted(bases: dict[str, str]) -> None:
     model = TokenClassifier(bases["llama"], rank=0, dtype=torch.float32)
     alignment = make_alignment(
         "host_chunks", Vocabulary.for_tokenizer(model.tokenizer), model.tokenizer, model.tokenizer

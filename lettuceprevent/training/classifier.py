@@ -118,9 +118,8 @@ class TokenClassifier(torch.nn.Module):
     def begin_head(self, weight: Tensor, bias: float, mean: Tensor, scale: Tensor) -> None:
         """Set the head to the log odds `weight` · state + `bias`; mean and scale, (hidden,), standardise states."""
         self.mean.copy_(mean)
-        self.scale.copy_(
-            scale.clamp(min=0.01 * float(scale.median()))
-        )  # one that hardly varied may do so later
+        # A feature that hardly varied so far may do so later.
+        self.scale.copy_(scale.clamp(min=0.01 * float(scale.median())))
         self.head.weight[0].zero_()
         self.head.weight[1].copy_(weight * self.scale)
         self.head.bias[0] = 0.0
@@ -132,13 +131,15 @@ class TokenClassifier(torch.nn.Module):
         from safetensors.torch import save
 
         folder.mkdir(parents=True, exist_ok=True)
-        other = ("config.json", "model.safetensors") if self.rank else (ADAPTER, ADAPTER_WEIGHTS)
-        for name in other:  # of an earlier training, which would be loaded in place of this one
-            (folder / name).unlink(missing_ok=True)
         weight = self.head.weight.double() / self.scale  # of states as they come
         bias = self.head.bias.double() - weight @ self.mean.double()
         head = {"classifier.weight": weight.float(), "classifier.bias": bias.float()}
         if not self.rank:
+            for name in (
+                ADAPTER,
+                ADAPTER_WEIGHTS,
+            ):  # of an earlier training: an adapter is what is loaded first
+                (folder / name).unlink(missing_ok=True)
             state = {f"backbone.{name}": tensor for name, tensor in self.backbone.state_dict().items()}
             weights = {name: tensor.float().cpu().contiguous() for name, tensor in (state | head).items()}
             (folder / "model.safetensors").write_bytes(save(weights, {"format": "pt"}))
