@@ -227,7 +227,7 @@ def unseen_by(examples: Sequence[Example], card: dict[str, Any], files: Sequence
         )
     if files:
         try:
-            check_disjoint(load_examples(list(files)), (e.context for e in examples), FILE)
+            check_disjoint(load_examples(list(files), say=say), (e.context for e in examples), FILE)
         except ValueError as error:
             raise SystemExit(str(error)) from error
     how = [text for text, is_so in (("card", seen), ("training files", files)) if is_so]

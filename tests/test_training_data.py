@@ -34,6 +34,29 @@ def test_rows_of_each_form(tmp_path: Path) -> None:
     assert [example.id for example in found] == ["1", "2", "rows.jsonl.gz:3", "rows.jsonl.gz:4"]
 
 
+def test_inconsistent_answers_without_a_span_are_left_out(tmp_path: Path) -> None:
+    rows: list[dict[str, Any]] = [
+        {"context": "c", "answer": "ab", "consistent": False, "diff_spans": []},
+        {"context": "c", "answer": "ab", "consistent": False},
+        {"context": "c", "answer": "ab", "consistent": True, "diff_spans": []},
+        {"context": "c", "answer": "ab", "consistent": False, "spans": []},  # somebody's own form goes first
+        {"context": "c", "answer": "ab", "consistent": False, "diff_spans": [[0, 1]]},
+    ]
+    path = tmp_path / "rows.jsonl"
+    path.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    said: list[str] = []
+    found = load_examples([path, path], say=said.append)
+    assert [(each.id, each.spans) for each in found[:3]] == [
+        ("rows.jsonl:3", ()),
+        ("rows.jsonl:4", ()),
+        ("rows.jsonl:5", ((0, 1),)),
+    ]
+    assert len(found) == 6 and said == [f"{path}: 2 inconsistent answers without a span left out"] * 2
+    said.clear()
+    path.write_text(json.dumps(rows[2]), encoding="utf-8")
+    assert len(load_examples(path, say=said.append)) == 1 and not said
+
+
 @pytest.mark.parametrize(
     ("row", "message"),
     [
@@ -42,6 +65,7 @@ def test_rows_of_each_form(tmp_path: Path) -> None:
         ({"context": "c", "answer": "a", "mentions": []}, "for measuring only"),
         ({"context": "c", "answer": "a", "spans": [[0, 2]]}, r"within 0..1, got \(0, 2\)"),
         ({"context": "c", "answer": "a", "spans": [[0]]}, "expected a span"),
+        ({"context": "c", "answer": "a", "consistent": False, "diff_spans": []}, "expected 'diff_spans'"),
     ],
 )
 def test_rows_that_are_refused(row: dict[str, Any], message: str) -> None:
@@ -170,6 +194,9 @@ def test_the_shared_files() -> None:
         pytest.skip(f"no data in {SHARED_DATA}")
     train = load_examples(SHARED_DATA / "ragtruth_train.jsonl.gz")
     assert len(train) == 784 and any(example.spans for example in train)
+    said: list[str] = []
+    edits = load_examples(SHARED_DATA / "summedits.jsonl.gz", say=said.append)
+    assert len(edits) == 4663 and ": 18 inconsistent answers" in said[0]
     rows = list(read_rows(SHARED_DATA / "number_mentions.jsonl.gz"))
     left = unseen(rows, train)
     assert 0 < len(left) < len(rows)

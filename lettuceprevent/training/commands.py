@@ -117,7 +117,7 @@ def _train_causal(options: argparse.Namespace) -> int:
 
     rate = options.learning_rate or (3e-4 if options.lora_rank else 5e-5)
     try:
-        examples = load_examples(options.data)[: options.limit]
+        examples = load_examples(options.data, say=say)[: options.limit]
         for file in options.test_file:
             check_disjoint(examples, (row["context"] for row in read_rows(file)), Path(file).name)
         card = train_causal(
@@ -160,8 +160,10 @@ def _train_probe(options: argparse.Namespace) -> int:
     from .probe import drawn_share, train_probe
     from .splits import check_disjoint
 
-    examples = load_examples(options.data)[: options.limit]
-    also = drawn_share(load_examples(options.also), options.also_share, options.seed)[: options.limit]
+    examples = load_examples(options.data, say=say)[: options.limit]
+    also = drawn_share(load_examples(options.also, say=say), options.also_share, options.seed)[
+        : options.limit
+    ]
     for path in options.test_file:
         check_disjoint([*examples, *also], (str(row["context"]) for row in read_rows(path)), path)
     host = Host(options.host, options.device, options.dtype)

@@ -3,8 +3,9 @@
 Contract: one row, one `Example`; spans are characters of the answer, end exclusive, sorted and merged. Known
 forms of a row are told by their keys: `spans` ([start, end] pairs or objects; a user's own file), `labels`
 (RAGTruth), `consistent` with `diff_spans` (SummEdits: a consistent summary has no spans). Everything else is
-refused, number mentions among it: they are for measuring only. `hub:NAME` or `hub:NAME:SPLIT` in place of a file
-is a hub dataset whose rows have one of these forms.
+refused, number mentions among it: they are for measuring only. An answer that is called inconsistent without a
+span, as some of SummEdits are, says nothing of its characters: such rows are left out, and how many is said.
+`hub:NAME` or `hub:NAME:SPLIT` in place of a file is a hub dataset whose rows have one of these forms.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -70,15 +71,30 @@ def hub_rows(source: str) -> Iterator[dict[str, Any]]:
     yield from (dict(row) for row in load_dataset(name, split=split or "train"))
 
 
-def load_examples(paths: str | Path | Sequence[str | Path]) -> list[Example]:
+def load_examples(
+    paths: str | Path | Sequence[str | Path], *, say: Callable[[str], None] = print
+) -> list[Example]:
     """The examples of one file (or hub dataset) or several, in order. Raises ValueError for rows of an unknown
-    form."""
+    form. say: where it goes how many rows of each were left out, if any (`without_spans`)."""
     several = [paths] if isinstance(paths, str | Path) else list(paths)
-    return [
-        example_of(row, f"{Path(path).name}:{number}")
-        for path in several
-        for number, row in enumerate(hub_rows(str(path)) if str(path).startswith(HUB) else read_rows(path), 1)
-    ]
+    examples: list[Example] = []
+    for path in several:
+        rows = hub_rows(str(path)) if str(path).startswith(HUB) else read_rows(path)
+        left = 0
+        for number, row in enumerate(rows, 1):
+            if without_spans(row):
+                left += 1
+            else:
+                examples.append(example_of(row, f"{Path(path).name}:{number}"))
+        if left:
+            say(f"{path}: {left} inconsistent answers without a span left out")
+    return examples
+
+
+def without_spans(row: Mapping[str, Any]) -> bool:
+    """Whether a row in SummEdits' form calls its answer inconsistent and does not say where."""
+    other = any(key in row for key in ("mentions", "spans", "labels"))
+    return not other and not row.get("consistent", True) and not row.get("diff_spans")
 
 
 def data_hash(examples: Sequence[Example]) -> str:
@@ -87,7 +103,10 @@ def data_hash(examples: Sequence[Example]) -> str:
 
 
 def example_of(row: Mapping[str, Any], name: str = "row") -> Example:
-    """The example of one row. name: what errors call it, and its id where it has none."""
+    """The example of one row. name: what errors call it, and its id where it has none.
+
+    Raises ValueError for a row of an unknown form, or one that is inconsistent without a span.
+    """
     for key in ("context", "answer"):
         if not isinstance(row.get(key), str):
             raise ValueError(f"{name}: expected {key!r} to be text, got {type(row.get(key)).__name__}")
@@ -98,7 +117,9 @@ def example_of(row: Mapping[str, Any], name: str = "row") -> Example:
     elif "labels" in row:
         marked = row["labels"]
     elif "consistent" in row:
-        marked = [] if row["consistent"] else row.get("diff_spans") or []
+        if without_spans(row):
+            raise ValueError(f"{name}: expected 'diff_spans' of an inconsistent answer, got none")
+        marked = [] if row["consistent"] else row["diff_spans"]
     else:
         raise ValueError(f"{name}: expected 'spans', 'labels' or 'consistent', got {', '.join(sorted(row))}")
     return Example(
