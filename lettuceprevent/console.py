@@ -22,12 +22,13 @@ class CommandError(Exception):
 
 
 def in_one_line(run: Command) -> Command:
-    """`run`, with what the user can put right (ValueError, TypeError, OSError) as a CommandError."""
+    """`run`, with what the user can put right (ValueError, TypeError, OSError, ImportError of an extra) as a
+    CommandError."""
 
     def guarded(options: argparse.Namespace) -> int:
         try:
             return run(options)
-        except (ValueError, TypeError, OSError) as error:
+        except (ValueError, TypeError, OSError, ImportError) as error:
             raise CommandError(str(error)) from error
 
     return guarded

@@ -442,3 +442,25 @@ def test_hub_data(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "datasets", None)
     with pytest.raises(ImportError, match="expected the package datasets for hub data"):
         load_examples("hub:some/data")
+
+
+@pytest.mark.parametrize("arguments", [["causal", "--backbone", "nowhere"], ["probe", "--host", "nowhere"]])
+def test_data_that_cannot_be_read_is_one_line(
+    arguments: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import sys
+
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    train = ["train", *arguments, "--out", str(tmp_path / "out"), "--data"]
+    assert main([*train, "hub:some/data"]) == 2
+    said = capsys.readouterr().err.strip()
+    assert "\n" not in said and "hub:some/data" in said and "lettuceprevent[data]" in said
+    data, test = tmp_path / "rows.jsonl", tmp_path / "test.jsonl"
+    data.write_text(json.dumps({"context": "c", "answer": "a 1", "spans": [[2, 3]]}), encoding="utf-8")
+    for wrong in ({"answer": "x"}, {"context": ["x"]}):
+        test.write_text(
+            "\n".join([json.dumps({"context": "other"}), "", json.dumps(wrong)]), encoding="utf-8"
+        )
+        assert main([*train, str(data), "--test-file", str(test)]) == 2
+        said = capsys.readouterr().err.strip()
+        assert "\n" not in said and f"{test}:3: expected 'context' to be text, got" in said

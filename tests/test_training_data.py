@@ -78,6 +78,9 @@ def test_a_broken_line_is_named(tmp_path: Path) -> None:
     path.write_text('{"a": 1}\n\n{"a"', encoding="utf-8")
     with pytest.raises(ValueError, match=r"rows.jsonl:3: expected a JSON object"):
         list(read_rows(path))
+    path.write_text('\n{"answer": "a"}', encoding="utf-8")  # blank lines count
+    with pytest.raises(ValueError, match=r"rows.jsonl:2: expected 'context' to be text"):
+        load_examples(path)
 
 
 def test_labels_by_overlap_of_characters() -> None:

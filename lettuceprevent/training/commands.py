@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from ..console import CommandError, add_host_arguments, in_one_line, say
+from ..console import add_host_arguments, in_one_line, say
 
 
 def add_train_command(commands: Any) -> None:
@@ -20,7 +20,9 @@ def add_train_command(commands: Any) -> None:
         description="Train a linear probe. A run that was stopped goes on where it was, with the same --out.",
     )
     add_host_arguments(probe, name="--host")
-    probe.add_argument("--data", required=True, nargs="+", metavar="FILE", help="JSON lines, see the docs")
+    probe.add_argument(
+        "--data", required=True, nargs="+", metavar="FILE", help="JSON lines, or hub:NAME[:SPLIT]"
+    )
     probe.add_argument("--also", nargs="+", default=[], metavar="FILE", help="trained on, not validated on")
     probe.add_argument(
         "--also-share", type=float, default=1.0, metavar="P", help="how many of those answers (default: 1)"
@@ -112,43 +114,40 @@ def _layers(text: str) -> tuple[int, int]:
 
 def _train_causal(options: argparse.Namespace) -> int:
     from .causal import Recipe, train_causal
-    from .data import load_examples, read_rows
+    from .data import load_examples, read_contexts
     from .splits import check_disjoint
 
     rate = options.learning_rate or (3e-4 if options.lora_rank else 5e-5)
-    try:
-        examples = load_examples(options.data, say=say)[: options.limit]
-        for file in options.test_file:
-            check_disjoint(examples, (row["context"] for row in read_rows(file)), Path(file).name)
-        card = train_causal(
-            options.backbone,
-            examples,
-            options.out,
-            Recipe(
-                keep_layers=options.keep_layers,
-                lora_rank=options.lora_rank,
-                lora_layers=options.lora_layers,
-                dtype=options.dtype,
-                alignment=options.alignment,
-                positive_weight=options.positive_weight,
-                learning_rate=rate,
-                head_answers=options.head_answers,
-                batch=options.batch,
-                most_prompt=options.max_prompt,
-                corrupted=options.corrupt,
-                validation=options.validation,
-                epochs=options.epochs,
-                patience=options.patience,
-                minutes=options.minutes,
-                seed=options.seed,
-            ),
-            hosts=options.host_tokenizer,
-            cpu=options.cpu,
-            save_minutes=options.save_minutes,
-            say=say,
-        )
-    except ImportError as error:
-        raise CommandError(str(error)) from error
+    examples = load_examples(options.data, say=say)[: options.limit]
+    for file in options.test_file:
+        check_disjoint(examples, read_contexts(file), Path(file).name)
+    card = train_causal(
+        options.backbone,
+        examples,
+        options.out,
+        Recipe(
+            keep_layers=options.keep_layers,
+            lora_rank=options.lora_rank,
+            lora_layers=options.lora_layers,
+            dtype=options.dtype,
+            alignment=options.alignment,
+            positive_weight=options.positive_weight,
+            learning_rate=rate,
+            head_answers=options.head_answers,
+            batch=options.batch,
+            most_prompt=options.max_prompt,
+            corrupted=options.corrupt,
+            validation=options.validation,
+            epochs=options.epochs,
+            patience=options.patience,
+            minutes=options.minutes,
+            seed=options.seed,
+        ),
+        hosts=options.host_tokenizer,
+        cpu=options.cpu,
+        save_minutes=options.save_minutes,
+        say=say,
+    )
     print(json.dumps(card, indent=2))
     return 0
 
@@ -156,7 +155,7 @@ def _train_causal(options: argparse.Namespace) -> int:
 def _train_probe(options: argparse.Namespace) -> int:
     from ..hosts import Host
     from ..profiles import host_name
-    from .data import load_examples, read_rows
+    from .data import load_examples, read_contexts
     from .probe import drawn_share, train_probe
     from .splits import check_disjoint
 
@@ -165,7 +164,7 @@ def _train_probe(options: argparse.Namespace) -> int:
         : options.limit
     ]
     for path in options.test_file:
-        check_disjoint([*examples, *also], (str(row["context"]) for row in read_rows(path)), path)
+        check_disjoint([*examples, *also], read_contexts(path), path)
     host = Host(options.host, options.device, options.dtype)
     probe = train_probe(
         host.model,

@@ -45,6 +45,16 @@ class Example:
 
 def read_rows(path: str | Path) -> Iterator[dict[str, Any]]:
     """The objects of a JSON lines file, gzipped if its name ends in .gz. Raises ValueError with the line."""
+    return (row for _, row in _numbered_rows(path))
+
+
+def read_contexts(path: str | Path) -> Iterator[str]:
+    """The `context` of each row of a JSON lines file. Raises ValueError with the line where it is no text."""
+    for number, row in _numbered_rows(path):
+        yield _text(row, "context", f"{path}:{number}")
+
+
+def _numbered_rows(path: str | Path) -> Iterator[tuple[int, dict[str, Any]]]:
     opener = gzip.open if str(path).endswith(".gz") else open
     with opener(path, "rt", encoding="utf-8") as lines:
         for number, line in enumerate(lines, 1):
@@ -56,7 +66,7 @@ def read_rows(path: str | Path) -> Iterator[dict[str, Any]]:
                 raise ValueError(f"{path}:{number}: expected a JSON object, got {line[:60]!r}") from error
             if not isinstance(row, dict):
                 raise ValueError(f"{path}:{number}: expected a JSON object, got {type(row).__name__}")
-            yield row
+            yield number, row
 
 
 def hub_rows(source: str) -> Iterator[dict[str, Any]]:
@@ -79,9 +89,9 @@ def load_examples(
     several = [paths] if isinstance(paths, str | Path) else list(paths)
     examples: list[Example] = []
     for path in several:
-        rows = hub_rows(str(path)) if str(path).startswith(HUB) else read_rows(path)
+        hub = str(path).startswith(HUB)
         left = 0
-        for number, row in enumerate(rows, 1):
+        for number, row in enumerate(hub_rows(str(path)), 1) if hub else _numbered_rows(path):
             if without_spans(row):
                 left += 1
             else:
@@ -107,9 +117,7 @@ def example_of(row: Mapping[str, Any], name: str = "row") -> Example:
 
     Raises ValueError for a row of an unknown form, or one that is inconsistent without a span.
     """
-    for key in ("context", "answer"):
-        if not isinstance(row.get(key), str):
-            raise ValueError(f"{name}: expected {key!r} to be text, got {type(row.get(key)).__name__}")
+    context, answer = _text(row, "context", name), _text(row, "answer", name)
     if "mentions" in row:
         raise ValueError(f"{name}: expected training data, got number mentions, which are for measuring only")
     if "spans" in row:
@@ -124,9 +132,9 @@ def example_of(row: Mapping[str, Any], name: str = "row") -> Example:
         raise ValueError(f"{name}: expected 'spans', 'labels' or 'consistent', got {', '.join(sorted(row))}")
     return Example(
         str(row.get("id") or name),
-        row["context"],
+        context,
         row.get("query") or "",
-        row["answer"],
+        answer,
         merged(_span(item, name) for item in marked),
         row.get("task_type") or row.get("task") or "",
     )
@@ -141,6 +149,13 @@ def merged(spans: Iterable[Span]) -> tuple[Span, ...]:
         else:
             out.append((start, end))
     return tuple(out)
+
+
+def _text(row: Mapping[str, Any], key: str, name: str) -> str:
+    value = row.get(key)
+    if not isinstance(value, str):
+        raise ValueError(f"{name}: expected {key!r} to be text, got {type(value).__name__}")
+    return value
 
 
 def _span(item: Any, name: str) -> Span:
