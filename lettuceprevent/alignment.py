@@ -28,6 +28,7 @@ from typing import Any, Protocol
 from .vocabulary import Vocabulary
 
 MODES = ("host_chunks", "reference_chunks", "direct")
+TRAINABLE = ("host_chunks", "direct")  # how answers can be shown in training
 REFERENCE_NAME = "meta-llama/Llama-3.1-8B"
 
 _KEPT = 64  # histories (or texts) whose ids are remembered; beams and rows of a batch each need one

@@ -32,6 +32,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .alignment import TRAINABLE
 from .assets import HOST_HUB_ID, host_id
 from .decoder import Decoder, Norm, take_apart
 from .probe import host_hash
@@ -81,6 +82,8 @@ class Checkpoint:
     fingerprint: hash of config, weights and tokenizer, a hex string.
     threshold: the probability above which a token counts as unsupported, as chosen on the validation part of its
         training data; None where nothing names one (the published checkpoint).
+    alignment: how answers were shown to it in training, and what it is used with where the caller names none;
+        None where nothing says so.
     """
 
     source: str
@@ -94,6 +97,7 @@ class Checkpoint:
     sep_id: int
     fingerprint: str
     threshold: float | None = None
+    alignment: str | None = None
 
     @torch.inference_mode()
     def unsupported(self, hidden: Tensor) -> Tensor:
@@ -437,6 +441,7 @@ def _load(folder: Path, source: str, device: torch.device, dtype: torch.dtype) -
     if not normed:
         decoder.final_norm = _NoNorm(decoder.final_norm.weight, None, 0.0)
     tokenizer, cls_id, sep_id = detector_tokenizer(read.home, config, source)
+    threshold, alignment = _training(folder, source)
     return Checkpoint(
         source=source,
         config=config,
@@ -448,22 +453,28 @@ def _load(folder: Path, source: str, device: torch.device, dtype: torch.dtype) -
         cls_id=cls_id,
         sep_id=sep_id,
         fingerprint=read.fingerprint,
-        threshold=_trained_threshold(folder, source),
+        threshold=threshold,
+        alignment=alignment,
     )
 
 
-def _trained_threshold(folder: Path, source: str) -> float | None:
-    """What our training.json says of the threshold; None where there is none."""
+def _training(folder: Path, source: str) -> tuple[float | None, str | None]:
+    """(threshold, alignment) as our training.json has them; None for what nothing says."""
     path = folder / TRAINED
     if not path.is_file():
-        return None
+        return None, None
     card = json.loads(path.read_text("utf-8"))
     if not isinstance(card, dict) or "validation" not in card:
-        return None  # a file of that name that somebody else wrote
+        return None, None  # a file of that name that somebody else wrote
     value = card["validation"].get("threshold")
     if not isinstance(value, (int, float)) or not 0 <= value <= 1:
         raise CheckpointError(f"{source}: expected in {TRAINED} a threshold from 0 to 1, got {value!r}")
-    return float(value)
+    alignment = card.get("recipe", {}).get("alignment")
+    if alignment not in (None, *TRAINABLE):
+        raise CheckpointError(
+            f"{source}: expected in {TRAINED} an alignment among {', '.join(TRAINABLE)}, got {alignment!r}"
+        )
+    return float(value), alignment
 
 
 def _config(folder: Path, source: str) -> Any:

@@ -340,15 +340,16 @@ class CausalDetector:
         detector_device: Any = None,
         detector_dtype: Any = None,
         precision: str | None = None,
-        alignment: str = "host_chunks",
+        alignment: str | None = None,
         reference_tokenizer: Any = None,
         on_long_context: LongContext = "raise",
         cache_bytes: int = DEFAULT_CACHE_BYTES,
     ) -> CausalDetector:
         """The detector for a host's tokenizer. `detector_model`: a folder, hub id, or loaded Checkpoint.
 
-        precision ("float32", "bfloat16") is another name for detector_dtype and goes before it. Contexts in
-        `groundings` that are too long raise here and not in the middle of a generation.
+        alignment: a mode of `make_alignment`; by default the one the checkpoint was trained with, `host_chunks`
+        where nothing says which. precision ("float32", "bfloat16") is another name for detector_dtype and goes
+        before it. Contexts in `groundings` that are too long raise here and not in the middle of a generation.
         """
         checkpoint = detector_model
         if not isinstance(checkpoint, Checkpoint):
@@ -356,7 +357,7 @@ class CausalDetector:
                 detector_model, device=detector_device, dtype=precision or detector_dtype
             )
         chosen = make_alignment(
-            alignment,
+            alignment or checkpoint.alignment or "host_chunks",
             vocabulary or Vocabulary.for_tokenizer(tokenizer),
             tokenizer,
             checkpoint.tokenizer,

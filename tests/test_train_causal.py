@@ -154,6 +154,43 @@ def test_the_threshold_comes_with_the_detector(bases: dict[str, str], tmp_path: 
             load_checkpoint(tmp_path)
 
 
+def test_the_alignment_comes_with_the_detector(bases: dict[str, str], tmp_path: Path) -> None:
+    recipe = replace(TINY, epochs=1.0, alignment="direct")
+    train_causal(bases["llama"], EXAMPLES, tmp_path, recipe, cpu=True, say=quiet)
+    tokenizer, host = make_tokenizer(), make_tokenizer(300)
+    assert load_checkpoint(tmp_path).alignment == "direct"
+    found = CausalDetector.for_host(host, detector_model=str(tmp_path))
+    assert found.alignment.mode == "direct"
+    ids = host(ANSWER, add_special_tokens=False)["input_ids"]  # shown what it was trained on
+    assert list(found.alignment.ids(ids)) == tokenizer(ANSWER, add_special_tokens=False)["input_ids"]
+    asked = CausalDetector.for_host(host, detector_model=str(tmp_path), alignment="host_chunks")
+    assert asked.alignment.mode == "host_chunks"
+    assert CausalDetector.for_host(host, detector_model=bases["ettin"]).alignment.mode == "host_chunks"
+    path = tmp_path / "training.json"
+    card = json.loads(path.read_text("utf-8"))
+    path.write_text(json.dumps({**card, "recipe": {}}), encoding="utf-8")  # one that says nothing
+    assert load_checkpoint(tmp_path).alignment is None
+    path.write_text(json.dumps({**card, "recipe": {"alignment": "sideways"}}), encoding="utf-8")
+    with pytest.raises(CheckpointError, match="an alignment among host_chunks, direct, got 'sideways'"):
+        load_checkpoint(tmp_path)
+
+
+def test_direct_has_no_hosts(
+    bases: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = tmp_path / "rows.jsonl"
+    data.write_text(json.dumps({"context": "c", "answer": "a 1", "spans": [[2, 3]]}), encoding="utf-8")
+    arguments = ["train", "causal", "--backbone", bases["llama"], "--data", str(data), "--cpu"]
+    arguments += ["--out", str(tmp_path / "out"), "--host-tokenizer", bases["ettin"], "--alignment", "direct"]
+    assert main(arguments) == 2
+    said = capsys.readouterr().err
+    assert "--host-tokenizer" in said and "--alignment direct" in said and bases["ettin"] in said
+    with pytest.raises(ValueError, match="expected one of host_chunks, direct in training, got 'reference"):
+        train_causal(
+            bases["llama"], EXAMPLES, tmp_path, replace(TINY, alignment="reference_chunks"), cpu=True
+        )
+
+
 @needs_peft
 @pytest.mark.parametrize("base", ["llama", "ettin"])
 def test_the_merged_weights_score_as_the_unmerged(bases: dict[str, str], base: str, tmp_path: Path) -> None:

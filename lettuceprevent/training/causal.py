@@ -25,7 +25,7 @@ import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
 
-from ..alignment import Alignment, make_alignment
+from ..alignment import TRAINABLE, Alignment, make_alignment
 from ..checkpoint import TRAINED
 from ..evaluation.streaming import auroc, average_precision
 from ..vocabulary import Vocabulary
@@ -340,12 +340,22 @@ def train_causal(
     backbone: a folder or hub id of a causal model. hosts: tokenizers (ids or folders) under whose segmentation
     answers are shown, one drawn per example; by default the backbone's own. A folder whose training was stopped
     is taken up where its state was last saved, one that is finished is left as it is, if nothing was changed.
-    Raises ValueError where training or validation lacks tokens of either label, and as `TokenClassifier` does.
+    Raises ValueError where training or validation lacks tokens of either label, for hosts with the alignment
+    `direct`, which has no use for them, and as `TokenClassifier` does.
     """
     from accelerate import Accelerator
     from transformers import AutoTokenizer
 
     recipe = recipe or Recipe()
+    if recipe.alignment not in TRAINABLE:
+        raise ValueError(
+            f"alignment: expected one of {', '.join(TRAINABLE)} in training, got {recipe.alignment!r}"
+        )
+    if hosts and recipe.alignment == "direct":
+        raise ValueError(
+            "--host-tokenizer (hosts): expected none with --alignment direct, under which answers are cut by the "
+            f"backbone's own tokenizer, got {', '.join(hosts)}"
+        )
     accelerator = Accelerator(cpu=cpu)
     main = bool(accelerator.is_main_process)
     out = Path(folder)
@@ -365,8 +375,6 @@ def train_causal(
         seed=recipe.seed,
     )
     shown = [AutoTokenizer.from_pretrained(host) for host in hosts] or [model.tokenizer]
-    if recipe.alignment == "direct":
-        shown = [model.tokenizer]
     pairs = [
         (each, make_alignment(recipe.alignment, Vocabulary.for_tokenizer(each), each, model.tokenizer))
         for each in shown

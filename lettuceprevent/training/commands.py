@@ -66,7 +66,10 @@ def _add_causal(kinds: Any) -> None:
         "--test-file", nargs="+", default=[], metavar="FILE", help="refuse data that shares a context with it"
     )
     causal.add_argument(
-        "--alignment", default="host_chunks", choices=("host_chunks", "direct"), help="default: host_chunks"
+        "--alignment",
+        default="host_chunks",
+        choices=("host_chunks", "direct"),
+        help="how answers are shown (default: host_chunks; direct takes no --host-tokenizer)",
     )
     causal.add_argument("--keep-layers", type=int, metavar="N", help="only the backbone's first N layers")
     causal.add_argument(

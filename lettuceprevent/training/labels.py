@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..alignment import Alignment
+from ..alignment import TRAINABLE, Alignment
 from .data import Example, Span
 
 
@@ -47,8 +47,10 @@ def label_detector_tokens(
     found = label_tokens(example, tokenizer)
     if alignment.mode == "direct":
         return found.ids, found.labels
-    if alignment.mode != "host_chunks":
-        raise ValueError(f"expected alignment 'host_chunks' or 'direct' in training, got {alignment.mode!r}")
+    if alignment.mode not in TRAINABLE:
+        raise ValueError(
+            f"expected an alignment among {', '.join(TRAINABLE)} in training, got {alignment.mode!r}"
+        )
     pieces = alignment.paths((), found.ids)[1]  # append-only: a token's ids are the same wherever it stands
     ids = tuple(piece for each in pieces for piece in each)
     return ids, np.repeat(found.labels, [len(each) for each in pieces])
