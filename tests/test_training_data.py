@@ -149,6 +149,53 @@ def test_what_the_context_has_is_not_put_in() -> None:
     assert corrupt(Example("a", context + " 11", "", "There were 31."), "number") is None
 
 
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "They can't swim.",
+        "They can’t swim.",
+        "They cannot swim.",
+        "She has never been there.",
+        "She has also never been there.",
+        "It is no use; it was NOT so.",
+        "It was n't so.",
+        "Dogs were hardly seen, and there is nothing left.",
+        "He never was rich, nor will he be.",
+        "A can-do mayor.",
+    ],
+)
+def test_a_negation_is_not_negated(answer: str) -> None:
+    assert corrupt(Example("a", "", "", answer), "negation") is None
+    both = {corrupt(Example("a", "", "", f"{answer} Cats were here."), "negation", n) for n in range(8)}
+    assert {made.answer for made in both if made} == {f"{answer} Cats were not here."}
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "1. Mix {} eggs.\n2. Bake.\n 10. Eat.",
+        "1) Mix {} eggs.\n2) Bake.",
+        "**1.** Mix {} eggs.\n- 2. Bake.\n### 3.) Eat.",
+        "Do this: 1. Mix {} eggs. 2. Bake! 3. Eat.",
+        "Either 1) mix {} eggs or 2) bake.",
+        "(1) Mix {} eggs. (2) Bake [3].",
+    ],
+)
+def test_a_list_marker_is_no_number(answer: str) -> None:
+    assert corrupt(Example("a", "", "", answer.replace("{} ", "")), "number") is None
+    example = Example("a", "", "", answer.format(24))
+    for seed in range(8):
+        made = corrupt(example, "number", seed)
+        assert made is not None and made.spans[0][0] == answer.index("{")
+
+
+@pytest.mark.parametrize(
+    "answer", ["There were 24. Dogs came.", "31", "Anna (aged 31) came.", "- 24 dogs", "24."]
+)
+def test_numbers_at_the_ends_of_sentences_are_numbers(answer: str) -> None:
+    assert corrupt(Example("a", "", "", answer), "number") is not None
+
+
 def test_nothing_to_change() -> None:
     assert corruptions(Example("a", "", "", "Dogs bark.")) == []
     assert [each.kinds[0] for each in corruptions(EXAMPLE)] == list(KINDS)

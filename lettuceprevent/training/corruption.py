@@ -2,7 +2,8 @@
 
 Contract: a function of (example, kind, seed) and nothing else. A change lies outside the spans that are labelled
 already, those after it move along, and the words put in are not in context, query or answer (negation aside), so
-that what is marked is unsupported as far as words tell. For training only, never for test data.
+that what is marked is unsupported as far as words tell. List markers and citations are no numbers, and a verb that
+is negated already is not negated again. For training only, never for test data.
 """
 
 from __future__ import annotations
@@ -47,7 +48,15 @@ _DATE = re.compile(
 )
 _NAME = re.compile(r"(?<![.!?] )(?<!^)\b[A-Z][a-z]+ [A-Z][a-z]+\b(?! [A-Z])")
 _PLACE = re.compile(r"(?<=\b(?:in|at|to) )[A-Z][a-z]{2,}\b(?! [A-Z\d])")
-_AUXILIARY = re.compile(rf"\b(?:{'|'.join(_NEGATED)})\b(?! not\b| no\b|n't)")
+_BULLETS = r"[\s>*#•_+-]*"
+# what negates a verb beside it, with at most a word between ("has also never")
+_NEGATION = (
+    r"not|no|never|none|nobody|nothing|nowhere|neither|nor|hardly|barely|scarcely|rarely|seldom|n['’]t"
+)
+_AUXILIARY = re.compile(
+    r"(?i:(?<!\bnot\s)(?<!\bnever\s)(?<!\bnor\s)(?<!\bneither\s))"
+    rf"\b(?:{'|'.join(_NEGATED)})\b(?!['’-])(?!(?i:(?:\s+\w+)?\s+(?:{_NEGATION})\b))"
+)
 
 
 def corrupt(example: Example, kind: str, seed: int = 0) -> Example | None:
@@ -95,10 +104,28 @@ def _numbers(answer: str, known: set[str]) -> _Found:
         text = match.group()
         if re.search(rf"(?:{_MONTH}) $", answer[: match.start()]):
             continue  # a day or a year
+        if _is_marker(answer, *match.span()):
+            continue
         at = next(at for at, mark in enumerate(text) if mark.isdigit())
         new = [text[:at] + digit + text[at + 1 :] for digit in "123456789" if digit != text[at]]
         found.append((match.span(), [each for each in new if not known.issuperset(re.findall(r"\w+", each))]))
     return found
+
+
+def _is_marker(answer: str, start: int, end: int) -> bool:
+    """Whether the number at [start, end) numbers a place in a list, or cites a passage: `1. `, `2)`, `(3)`, `[4]`.
+
+    In doubt it does: a sentence may be a number alone.
+    """
+    if not re.fullmatch(r"\d{1,2}", answer[start:end]):
+        return False
+    before, after = answer[:start].rpartition("\n")[2], answer[end:]
+    if (before[-1:], after[:1]) in (("(", ")"), ("[", "]")):
+        return True
+    if after.startswith(")"):
+        return before.count("(") <= before.count(")")
+    first = re.fullmatch(_BULLETS, before) or re.search(r"[.:;!?]\s+$", before)
+    return bool(first and re.match(r"\.\)?[*_]*[^\S\n]+\S", after))
 
 
 def _dates(answer: str, known: set[str]) -> _Found:
