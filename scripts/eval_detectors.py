@@ -41,6 +41,7 @@ from lettuceprevent.grounding import Grounding
 from lettuceprevent.hosts import Host
 from lettuceprevent.probe import HEADS, Probe, weights_hash
 from lettuceprevent.training.data import Example, example_of, load_examples
+from lettuceprevent.training.files import replace_text
 from lettuceprevent.training.labels import LabelledTokens, label_tokens
 from lettuceprevent.training.probe import best_f1
 from lettuceprevent.training.splits import check_disjoint, context_key
@@ -193,7 +194,7 @@ def causal_scores(
     if path is not None and path.is_file():
         lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
         kept = [json.loads(line) for line in lines if line.endswith("\n")][: len(examples)]
-        path.write_text("".join(line for line in lines if line.endswith("\n")), encoding="utf-8")
+        replace_text(path, "".join(line for line in lines if line.endswith("\n")))
     vocabulary = Vocabulary.for_tokenizer(host.tokenizer)
     for number in range(len(kept), len(examples)):
         example = examples[number]
@@ -208,6 +209,18 @@ def causal_scores(
             say(f"causal: {number + 1} of {len(examples)} answers")
     scores = np.concatenate([np.array(each["scores"], np.float32) for each in kept])
     return scores, sum(each["seconds"] for each in kept) / len(scores)
+
+
+def layers_to_read(folder: Path, key: str, wanted: set[int]) -> list[int]:
+    """The layers whose states are in `folder`, if it is of this key and has those wanted, else those; noted there."""
+    note = folder / "layers.json"
+    known = sorted(wanted or {1})
+    if note.is_file():
+        there = json.loads(note.read_text(encoding="utf-8"))
+        known = there["layers"] if there["key"] == key and wanted <= set(there["layers"]) else known
+    folder.mkdir(parents=True, exist_ok=True)
+    replace_text(note, json.dumps({"key": key, "layers": known}))
+    return known
 
 
 def probe_scores(probe: Probe, head: str, found: States, layers: Sequence[int]) -> Floats:
@@ -266,15 +279,10 @@ def main() -> None:
         layers |= {probe.layer(head) for head in HEADS}
     data = hashlib.sha256(repr(examples).encode()).hexdigest()[:16]
     key = f"{weights_hash(host.model)} {host.model.dtype} {data}"
-    known = sorted(layers or {1})
-    note = options.cache / "host" / "layers.json"
-    if note.is_file():  # what is there serves, if it has these layers
-        there = json.loads(note.read_text(encoding="utf-8"))
-        known = there["layers"] if there["key"] == key and layers <= set(there["layers"]) else known
-    note.parent.mkdir(parents=True, exist_ok=True)
-    note.write_text(json.dumps({"key": key, "layers": known}), encoding="utf-8")
+    states = options.cache / "host"
+    known = layers_to_read(states, key, layers)
     found = extract_states(
-        host.model, host.tokenizer, examples, labelled, known, note.parent, key=key, figures=True, say=say
+        host.model, host.tokenizer, examples, labelled, known, states, key=key, figures=True, say=say
     )
     assert found.figures is not None
     log_p, entropy, top = np.asarray(found.figures[found.before]).T

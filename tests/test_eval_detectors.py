@@ -64,3 +64,21 @@ def test_contexts_that_were_trained_on_are_refused(script: Any) -> None:
         script.unseen_by(examples, card, [], "probe")
     assert script.unseen_by(examples, {"data": {"contexts": "00000000"}}, [], "probe") == "card"
     assert script.unseen_by(examples, {}, [], "probe").startswith("not checked")
+
+
+def test_the_layers_of_the_cache(script: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert script.layers_to_read(tmp_path, "k", {3, 1}) == [1, 3]
+    assert script.layers_to_read(tmp_path, "k", {3}) == script.layers_to_read(tmp_path, "k", set()) == [1, 3]
+    write = Path.write_text
+
+    def killed(path: Path, text: str, **options: Any) -> int:
+        write(path, text[: len(text) // 2], **options)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "write_text", killed)
+        with pytest.raises(KeyboardInterrupt):
+            script.layers_to_read(tmp_path, "k", {4})
+    assert script.layers_to_read(tmp_path, "k", {1}) == [1, 3]  # as it was before
+    assert [each.name for each in tmp_path.iterdir()] == ["layers.json"]
+    assert script.layers_to_read(tmp_path, "other", set()) == [1]

@@ -130,6 +130,58 @@ def test_the_cache_goes_on_where_it_stopped(host: tuple[Any, Any], tmp_path: Pat
     assert np.array_equal(np.array(run("other", said.append)), resumed) and len(said) == 3
 
 
+def test_a_kill_while_the_note_is_written_costs_the_last_part_only(
+    host: tuple[Any, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, tokenizer = host
+    some = [replace(EXAMPLES[0], id=str(n), context=f"Context {n}") for n in range(42)]
+    labelled = [label_tokens(each, tokenizer) for each in some]
+    said: list[str] = []
+
+    def run(key: str = "k") -> Any:
+        return np.array(
+            extract_states(model, tokenizer, some, labelled, [1], tmp_path, key=key, say=said.append).states
+        )
+
+    whole = run("other")
+    write, count = Path.write_text, 0
+
+    def killed(path: Path, text: str, **options: Any) -> int:
+        nonlocal count
+        count += 1
+        if count == 2:
+            write(path, text[: len(text) // 2], **options)
+            raise KeyboardInterrupt
+        return write(path, text, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "write_text", killed)
+        with pytest.raises(KeyboardInterrupt):
+            run()
+    said.clear()
+    assert np.array_equal(run(), whole) and said == ["states: 40 of 42 answers", "states: 42 of 42 answers"]
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["states.f16", "states.json"]
+
+
+def test_a_kill_before_the_first_note_leaves_none_of_the_last_run(
+    host: tuple[Any, Any], tmp_path: Path
+) -> None:
+    model, tokenizer = host
+    some = EXAMPLES[:3]
+    labelled = [label_tokens(each, tokenizer) for each in some]
+
+    def run(key: str, tokens: Any) -> Any:
+        return np.array(
+            extract_states(model, tokenizer, some, tokens, [1], tmp_path, key=key, say=lambda _: None).states
+        )
+
+    whole = run("k", labelled)
+    broken = [*labelled[:2], replace(labelled[2], ids=(10**6,) * len(labelled[2].ids))]
+    with pytest.raises(IndexError):
+        run("other", broken)  # its states are in the place of the first run's by now
+    assert np.array_equal(run("k", labelled), whole)
+
+
 @pytest.mark.parametrize("figures", [False, True])
 def test_answers_that_share_a_prompt_are_read_as_each_alone(
     host: tuple[Any, Any], tmp_path: Path, figures: bool

@@ -256,6 +256,33 @@ def test_a_killed_run_ends_like_an_undisturbed_one(
     assert train("killed", said.append) == again and len(said) == 1  # finished: nothing is done again
 
 
+def test_a_kill_while_the_folder_is_written_is_made_good(
+    bases: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train = lambda recipe: train_causal(  # noqa: E731
+        bases["llama"], EXAMPLES, tmp_path, recipe, cpu=True, save_minutes=0, say=quiet
+    )
+    first = train(replace(TINY, epochs=1.0))
+    write = Path.write_text
+
+    def killed(path: Path, text: str, **options: Any) -> int:
+        if "training.json" in path.name:
+            write(path, text[: len(text) // 2], **options)
+            raise KeyboardInterrupt
+        return write(path, text, **options)
+
+    other = replace(TINY, epochs=1.0, seed=1)
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "write_text", killed)
+        with pytest.raises(KeyboardInterrupt):
+            train(other)
+    assert load_checkpoint(tmp_path).threshold is None  # not the first one's with the second one's weights
+    card = train(other)
+    assert (
+        card["key"] != first["key"] and load_checkpoint(tmp_path).threshold == card["validation"]["threshold"]
+    )
+
+
 @needs_peft
 def test_frozen_layers_below_have_no_graph(bases: dict[str, str]) -> None:
     model = TokenClassifier(bases["ettin"], rank=2, lora_layers=(4, 5))

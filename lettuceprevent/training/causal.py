@@ -4,7 +4,8 @@ Contract: `train_causal` writes a folder that `load_checkpoint` loads. The data 
 epoch and nothing is dropped at random, so a run that was stopped goes on from its last saved state to the same
 result (bit by bit on the same machine, where no time limit cuts it). Early stopping and threshold see contexts
 of the validation side only, scored with the weights as they will be written. The state is replaced by one
-rename. Under `accelerate launch` each process takes its share of a step's answers; the first one writes.
+rename, and training.json, which says that the folder is finished, is written last. Under `accelerate launch` each
+process takes its share of a step's answers; the first one writes.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from .card import model_card
 from .classifier import TokenClassifier
 from .corruption import KINDS, corrupt
 from .data import Example, data_hash
+from .files import replace_text
 from .labels import drawn, label_detector_tokens
 from .probe import best_f1, fit_logistic, standardised
 from .splits import context_key, split_by_context
@@ -407,6 +409,9 @@ def train_causal(
     if not main:
         return {}
     model.take(run.best)
+    (out / TRAINED).unlink(
+        missing_ok=True
+    )  # of an earlier training: its threshold is not that of these weights
     model.write(out)
     card = {
         "key": key,
@@ -430,7 +435,7 @@ def train_causal(
     }
     (out / "README.md").write_text(model_card(card), encoding="utf-8")
     text = json.dumps(card, indent=2)
-    (out / TRAINED).write_text(f"{text}\n", encoding="utf-8")
+    replace_text(out / TRAINED, f"{text}\n")
     state.unlink(missing_ok=True)
     return dict(json.loads(text))
 

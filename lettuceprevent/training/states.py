@@ -1,8 +1,8 @@
 """What a frozen host holds while it reads answers: states of some decoder layers, cached on disk.
 
 Contract: states are the outputs of decoder layers on `prompt + answer`, as `probe.watch` reads them. Answers to
-one prompt come together and share its keys and values. The cache is float16 and is taken up where it stopped, if
-host, data and settings are the same.
+one prompt come together and share its keys and values. The cache is float16 and is taken up where it stopped, however
+that was, if host, data and settings are the same.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from ..hosts import has_template, prompt_text
 from ..probe import decoder_layers
 from .data import Example
+from .files import replace_text
 from .labels import LabelledTokens
 
 MOST_CONTEXT = 1200  # tokens
@@ -87,6 +88,8 @@ def extract_states(
         done = int(kept.pop("done")) if kept.keys() >= wanted.keys() else 0
         done = done if kept == wanted else 0
     mode: Any = "r+" if done else "w+"
+    if not done:
+        note.unlink(missing_ok=True)  # before the states it tells of are gone
     states: NDArray[np.float16] = np.memmap(path, np.float16, mode, shape=shape)
     says: NDArray[np.float32] | None = None
     if figures:
@@ -111,7 +114,7 @@ def extract_states(
                 for written in (states, says):
                     if isinstance(written, np.memmap):
                         written.flush()
-                note.write_text(json.dumps({**wanted, "done": number + 1}), encoding="utf-8")
+                replace_text(note, json.dumps({**wanted, "done": number + 1}))
                 say(f"states: {number + 1} of {len(examples)} answers")
     finally:
         reader.close()
