@@ -17,6 +17,7 @@ from fakes import make_llama, make_tokenizer
 from safetensors.torch import load_file, save_file
 
 from lettuceprevent.alignment import make_alignment
+from lettuceprevent.assets import HOST_HUB_ID
 from lettuceprevent.candidates import own_threshold
 from lettuceprevent.checkpoint import (
     ADAPTER,
@@ -345,6 +346,36 @@ def test_an_adapter_knows_its_base(bases: dict[str, str], tmp_path: Path) -> Non
     file.write_text(json.dumps({"format": 2}))
     with pytest.raises(CheckpointError, match=r"expected adapter\.json of format 1"):
         load_checkpoint(tmp_path)
+
+
+@needs_peft
+@pytest.mark.parametrize("relative", ["llama", "./llama", "../{}/llama"])
+def test_a_base_is_found_from_any_folder(
+    bases: dict[str, str], relative: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = Path(bases["llama"]).parent
+    monkeypatch.chdir(place)
+    recipe = replace(TINY, epochs=1.0, head_answers=0, **LORA)
+    named = relative.format(place.name)
+    card = train_causal(named, EXAMPLES, tmp_path / "out", recipe, cpu=True, say=quiet)
+    assert card["backbone"] == bases["llama"]
+    monkeypatch.chdir(tmp_path)
+    forget_checkpoints()
+    assert len(load_checkpoint("out").decoder.layers) == 2
+    said: list[str] = []
+    assert train_causal(bases["llama"], EXAMPLES, "out", recipe, cpu=True, say=said.append) == card
+    assert said == ["out is finished already"]  # the same base under another name
+
+
+def test_the_demo_model_is_named_by_its_id(bases: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    from lettuceprevent.training import classifier
+
+    monkeypatch.setattr(classifier, "host_id", lambda: bases["llama"])
+    monkeypatch.chdir(Path(bases["llama"]).parent)
+    for name in (bases["llama"], "llama", "./llama/", HOST_HUB_ID):
+        assert classifier.base_name(name) == HOST_HUB_ID
+    assert classifier.base_name("ettin") == bases["ettin"]
+    assert classifier.base_name("some/model") == "some/model"
 
 
 def test_prompts_are_cut_and_padding_is_not_seen(bases: dict[str, str]) -> None:

@@ -31,7 +31,7 @@ from ..checkpoint import TRAINED
 from ..evaluation.streaming import auroc, average_precision
 from ..vocabulary import Vocabulary
 from .card import model_card
-from .classifier import TokenClassifier
+from .classifier import TokenClassifier, base_name
 from .corruption import KINDS, corrupt
 from .data import Example, data_hash
 from .files import replace_text
@@ -339,9 +339,10 @@ def train_causal(
 ) -> dict[str, Any]:
     """Train a detector and write it to `folder`; returns its card, which training.json holds as well.
 
-    backbone: a folder or hub id of a causal model. hosts: tokenizers (ids or folders) under whose segmentation
-    answers are shown, one drawn per example; by default the backbone's own. A folder whose training was stopped
-    is taken up where its state was last saved, one that is finished is left as it is, if nothing was changed.
+    backbone: a folder (named by its absolute path in what is written) or hub id of a causal model. hosts:
+    tokenizers (ids or folders) under whose segmentation answers are shown, one drawn per example; by default the
+    backbone's own. A folder whose training was stopped is taken up where its state was last saved, one that is
+    finished is left as it is, if nothing was changed.
     Raises ValueError where training or validation lacks tokens of either label, for hosts with the alignment
     `direct`, which has no use for them, and as `TokenClassifier` does.
     """
@@ -361,7 +362,7 @@ def train_causal(
     accelerator = Accelerator(cpu=cpu)
     main = bool(accelerator.is_main_process)
     out = Path(folder)
-    text = f"{backbone} {data_hash(examples)} {list(hosts)} {recipe}"
+    text = f"{base_name(backbone)} {data_hash(examples)} {list(hosts)} {recipe}"
     key = hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:16]
     if (out / TRAINED).is_file():
         card = json.loads((out / TRAINED).read_text("utf-8"))

@@ -9,6 +9,7 @@ trained in float32 and computed in the precision asked for.
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,15 @@ from ..probe import host_hash
 _ALPHA = 2.0  # the factors' product is added this many times
 
 
+def base_name(base: str) -> str:
+    """What is written of a base, so that it is found from any working directory: a folder's absolute path, but
+    SmolLM2's hub id for where it was fetched to; any other id as it is."""
+    if base == HOST_HUB_ID or not Path(base).expanduser().is_dir():
+        return base
+    path = os.path.abspath(Path(base).expanduser())
+    return HOST_HUB_ID if path == os.path.abspath(host_id()) else path
+
+
 class TokenClassifier(torch.nn.Module):
     """The first `keep_layers` layers (None: all) of the base model `base`, a folder or hub id.
 
@@ -51,7 +61,7 @@ class TokenClassifier(torch.nn.Module):
         seed: int = 0,
     ) -> None:
         super().__init__()
-        self.base = HOST_HUB_ID if base == host_id() else base
+        self.base = base_name(base)
         self.folder = base_folder(self.base)
         self.config = base_config(self.folder, base, keep_layers)
         self.tokenizer, self.cls_id, self.sep_id = detector_tokenizer(self.folder, self.config, base)
