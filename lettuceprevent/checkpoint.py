@@ -530,6 +530,9 @@ def detector_tokenizer(folder: Path, config: Any, source: str) -> tuple[Any, int
 
 
 def _special(tokenizer: Any, config: Any, names: tuple[str, ...], source: str) -> int:
+    """The id of the first of the tokens `names` that the tokenizer has, else that the config names: Qwen's tokenizers
+    have no bos token, its configs do. Only one that is special to the tokenizer will do, since configs have defaults.
+    """
     for name in names:
         token_id = getattr(tokenizer, f"{name}_token_id", None)
         if token_id is None:
@@ -540,7 +543,15 @@ def _special(tokenizer: Any, config: Any, names: tuple[str, ...], source: str) -
                 f"{source}: expected {name}_token_id {stated} as in the config, the tokenizer has {token_id}"
             )
         return int(token_id)
-    raise CheckpointError(f"{source}: expected a tokenizer with a {' or '.join(names)} token, found neither")
+    special = {token_id for token_id, token in tokenizer.added_tokens_decoder.items() if token.special}
+    for name in names:
+        stated = getattr(config, f"{name}_token_id", None)
+        if isinstance(stated, int) and stated in special:
+            return stated
+    raise CheckpointError(
+        f"{source}: expected a {' or '.join(names)} token in the tokenizer, or in the config one that is special to "
+        "the tokenizer, found neither"
+    )
 
 
 def _fingerprint(folder: Path) -> str:

@@ -13,6 +13,7 @@ import pytest
 import torch
 from accelerate import Accelerator
 from causal import make_checkpoint
+from conftest import real_tokenizer
 from fakes import make_llama, make_tokenizer
 from safetensors.torch import load_file, save_file
 
@@ -376,6 +377,83 @@ def test_the_demo_model_is_named_by_its_id(bases: dict[str, str], monkeypatch: p
         assert classifier.base_name(name) == HOST_HUB_ID
     assert classifier.base_name("ettin") == bases["ettin"]
     assert classifier.base_name("some/model") == "some/model"
+
+
+def write_qwen(folder: Path, bos: int | None) -> str:
+    """A tiny Qwen2 whose tokenizer has no bos token; `bos`: what its config says of one."""
+    from transformers import Qwen2Config, Qwen2ForCausalLM
+
+    tokenizer = make_tokenizer()
+    tokenizer.bos_token = None
+    torch.manual_seed(0)
+    config = Qwen2Config(
+        vocab_size=len(tokenizer) + 8,  # transformers 5 adds tokens of Qwen's
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=512,
+        bos_token_id=bos,
+        eos_token_id=2,
+    )
+    Qwen2ForCausalLM(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return str(folder)
+
+
+def test_a_backbone_without_a_bos_token_takes_the_one_of_its_config(tmp_path: Path) -> None:
+    base = write_qwen(tmp_path / "base", bos=1)
+    card = train_causal(base, EXAMPLES, tmp_path / "out", replace(TINY, epochs=1.0), cpu=True, say=quiet)
+    checkpoint = load_checkpoint(tmp_path / "out")
+    assert checkpoint.tokenizer.bos_token_id is None and checkpoint.tokenizer.cls_token_id is None
+    assert (checkpoint.cls_id, checkpoint.sep_id) == (1, 2) and card["layers"] == 2
+    model = TokenClassifier(base, rank=0)
+    align = make_alignment(
+        "host_chunks", Vocabulary.for_tokenizer(model.tokenizer), model.tokenizer, model.tokenizer
+    )
+    (row,) = encode(EXAMPLES[:1], [(model.tokenizer, align)], model, 700, 0)
+    assert row.ids[0] == 1 and row.ids.count(2) == 2
+    detector = CausalDetector.for_host(checkpoint.tokenizer, detector_model=checkpoint)
+    (prefix,) = detector.prefixes(Grounding((EXAMPLES[0].context,), EXAMPLES[0].query))
+    assert prefix == row.ids[: len(prefix)]  # at work as in training
+
+
+@pytest.mark.parametrize("bos", [None, 20])
+def test_a_backbone_with_no_token_to_begin_with_is_refused(tmp_path: Path, bos: int | None) -> None:
+    base = write_qwen(tmp_path / "base", bos)  # 20 is an ordinary token
+    with pytest.raises(
+        CheckpointError, match="expected a cls or bos token in the tokenizer, or in the config"
+    ):
+        train_causal(base, EXAMPLES, tmp_path / "out", TINY, cpu=True, say=quiet)
+
+
+def test_a_host_without_special_tokens(bases: dict[str, str], tmp_path: Path) -> None:
+    host = make_tokenizer(300)
+    host.bos_token = host.eos_token = None
+    host.save_pretrained(tmp_path / "host")
+    card = train_causal(
+        bases["llama"],
+        EXAMPLES,
+        tmp_path / "out",
+        replace(TINY, epochs=1.0),
+        hosts=[str(tmp_path / "host")],
+        cpu=True,
+        say=quiet,
+    )
+    assert card["hosts"] == ["host"] and card["validation"]["average_precision"] > 0.5
+
+
+@pytest.mark.parametrize("name", ["qwen3", "modernbert"])
+def test_real_hosts_without_a_bos_token(bases: dict[str, str], name: str) -> None:
+    host = real_tokenizer(name)
+    assert host.bos_token_id is None
+    model = TokenClassifier(bases["ettin"], rank=0)
+    align = make_alignment("host_chunks", Vocabulary.for_tokenizer(host), host, model.tokenizer)
+    for row in encode(EXAMPLES[:3], [(host, align)], model, 700, 0):
+        assert all(type(each) is int for each in row.ids) and row.ids.count(model.sep_id) == 2
+        text = Vocabulary.for_tokenizer(model.tokenizer).join(row.ids[-len(row.labels) :])
+        assert text.decode() == ANSWER and 0 < row.labels.sum() < len(row.labels)
 
 
 def test_prompts_are_cut_and_padding_is_not_seen(bases: dict[str, str]) -> None:
