@@ -182,6 +182,15 @@ def gate(signals: dict[str, Floats], top: Floats, wanted: dict[str, Bools], toke
 # --- scores --------------------------------------------------------------------------------------------
 
 
+def causal_name(
+    detector: CausalDetector, tokenizer: Any, labelled: Sequence[LabelledTokens], dtype: str | None, data: str
+) -> str:
+    """The file of a detector's scores: of its weights, of the host's tokens and of how it is shown them."""
+    cuts = hashlib.sha256(repr([each.ids for each in labelled]).encode()).hexdigest()[:12]
+    host = f"{Vocabulary.for_tokenizer(tokenizer).fingerprint[:12]}-{cuts}"
+    return f"causal-{detector.version}-{detector.alignment.mode}-{dtype}-{host}-{data}.jsonl"
+
+
 def causal_scores(
     detector: CausalDetector,
     host: Host,
@@ -312,7 +321,7 @@ def main() -> None:
         threshold = detector.threshold if options.causal_threshold is None else options.causal_threshold
         if threshold is None:
             raise SystemExit(f"{options.causal}: expected a threshold in {TRAINED}; pass --causal-threshold")
-        path = options.cache / f"causal-{detector.version}-{dtype}-{data}.jsonl"
+        path = options.cache / causal_name(detector, host.tokenizer, labelled, dtype, data)
         all_scores, seconds = causal_scores(detector, host, examples, labelled, path)
         scores["causal"] = all_scores, float(threshold), True
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -82,3 +83,30 @@ def test_the_layers_of_the_cache(script: Any, tmp_path: Path, monkeypatch: pytes
     assert script.layers_to_read(tmp_path, "k", {1}) == [1, 3]  # as it was before
     assert [each.name for each in tmp_path.iterdir()] == ["layers.json"]
     assert script.layers_to_read(tmp_path, "other", set()) == [1]
+
+
+def test_scores_are_kept_per_host_and_alignment(script: Any, tmp_path: Path) -> None:
+    from causal import make_checkpoint
+    from fakes import make_tokenizer
+
+    from lettuceprevent.training.data import Example
+    from lettuceprevent.training.labels import label_tokens
+
+    folder = make_checkpoint(tmp_path / "detector")
+    examples = [Example("a", "There were 24 cats.", "", "There were 31 dogs.", ((11, 13),))]
+    names = {}
+    for size in (400, 300):
+        tokenizer = make_tokenizer(size)
+        labelled = [label_tokens(each, tokenizer) for each in examples]
+        for mode in ("host_chunks", "direct"):
+            detector = script.CausalDetector.for_host(tokenizer, detector_model=str(folder), alignment=mode)
+            host = SimpleNamespace(tokenizer=tokenizer)
+            name = script.causal_name(detector, tokenizer, labelled, None, "data")
+            assert name == script.causal_name(detector, make_tokenizer(size), labelled, None, "data")
+            names[size, mode] = name
+            path = tmp_path / name
+            fresh = script.causal_scores(detector, host, examples, labelled, None)[0]
+            kept = script.causal_scores(detector, host, examples, labelled, path)[0]
+            assert len(kept) == len(labelled[0].ids) and np.allclose(kept, fresh, atol=1e-5)
+            assert np.array_equal(script.causal_scores(detector, host, examples, labelled, path)[0], kept)
+    assert len(set(names.values())) == 4
