@@ -15,10 +15,17 @@ from fakes import make_llama, make_tokenizer
 from scipy.optimize import minimize
 
 from lettuceprevent.cli import main
-from lettuceprevent.probe import Probe, decoder_layers, watch, weights_hash
+from lettuceprevent.probe import SHIPPED, Probe, decoder_layers, watch, weights_hash
 from lettuceprevent.training.data import Example
 from lettuceprevent.training.labels import label_tokens
-from lettuceprevent.training.probe import best_f1, corrupted, drawn_share, fit_logistic, train_probe
+from lettuceprevent.training.probe import (
+    PENALTIES,
+    best_f1,
+    corrupted,
+    drawn_share,
+    fit_logistic,
+    train_probe,
+)
 from lettuceprevent.training.splits import context_key
 from lettuceprevent.training.states import extract_states, prompt_ids
 
@@ -213,6 +220,24 @@ def test_answers_that_share_a_prompt_are_read_as_each_alone(
             assert found.figures is None
         at += size + 1
     assert len(found.before) == at - 3 and not set(found.after) & {0} and found.before[0] == 0
+
+
+def test_the_layer_is_chosen_first_and_penalties_tried_for_it_alone(
+    host: tuple[Any, Any], tmp_path: Path
+) -> None:
+    model, tokenizer = host
+    said: list[str] = []
+    probe = train_probe(model, tokenizer, "tiny", EXAMPLES, tmp_path, folds=3, say=said.append)
+    for head, made in probe.card["heads"].items():
+        layers = made["average_precision_by_layer"]
+        assert layers[str(made["layer"])] == max(layers.values())
+        tried = [line for line in said if line.startswith(f"{head}: layer") and "penalty" in line]
+        assert len(tried) == len(PENALTIES)
+        assert all(line.startswith(f"{head}: layer {made['layer']}, ") for line in tried)
+    for file in SHIPPED.glob("*/probe.json"):  # as on the cards of those that come with the package
+        for made in json.loads(file.read_text("utf-8"))["heads"].values():
+            layers = made["average_precision_by_layer"]
+            assert layers[str(made["layer"])] == max(layers.values())
 
 
 def test_logistic_regression_and_threshold_by_hand() -> None:

@@ -1,9 +1,12 @@
 """Training a probe: a logistic head for the state before a token and one for the state after it.
 
-Contract: layer, penalty and the weight of additional data are chosen by average precision in cross-validation
-over contexts; the chosen heads are fitted on everything, calibrated and given their threshold by predictions for
-contexts that were held out. Additional data (other files, corrupted copies) is trained on and never validated on.
-The card's validation figures are of choices made without the fold that they are measured on.
+Contract: choices are made by average precision in cross-validation over contexts: first the layer, all at one
+penalty and one weight of the additional data, then penalty and weight, for this layer only. The chosen heads are
+fitted on everything, calibrated and given their threshold by predictions for contexts that were held out.
+Additional data (other files, corrupted copies) is trained on and never validated on. In the card's validation
+figures no fold is predicted by a head that was fitted on it, and the choice among what was tried, calibration and
+threshold are by the other folds' predictions; but all folds had a say in which layer's penalties were tried, and
+the heads behind the other folds' predictions were fitted on this one, too.
 """
 
 from __future__ import annotations
@@ -199,7 +202,8 @@ class _Trial:
         return float(slope[0]), shift, best_f1(risks(fit), labels[fit])[0], risks(use)
 
     def figures(self) -> dict[str, float | None]:
-        """Of each fold's tokens, with choice, calibration and threshold by the other folds."""
+        """Of each fold's tokens, with the choice among what was tried, calibration and threshold by the other
+        folds' predictions."""
         folds, labels = self.folds[self.own], self.y[self.own]
         risks = np.zeros(len(labels), np.float32)
         flagged = np.zeros(len(labels), bool)
