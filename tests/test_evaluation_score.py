@@ -53,6 +53,45 @@ def test_a_run_by_hand(tmp_path):
     assert "| avoid | 8 | 0 | 100% (100% to 100%) | 0.0078 | -1.00 |" in text
 
 
+def strict(text):
+    """JSON as the standard has it: NaN and Infinity are none."""
+    return json.loads(text, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
+
+
+def test_an_interval_of_one_prompt_with_numbers_is_not_defined(tmp_path, capsys):
+    lines = [line for at in range(1, 6) for line in pair(at)]
+    for line in lines:
+        line["answer"]["text"] = GOOD  # nothing to reduce but in one prompt
+    run = write_run(tmp_path / "run.jsonl", [*pair(0), *lines])
+    avoid = score_run(run)["arms"]["avoid"]
+    assert avoid["reduction"] == {"mean": 1.0, "low": None, "high": None}
+    assert main(["score", str(run), "--json"]) == 0
+    assert strict(capsys.readouterr().out)["arms"]["avoid"]["reduction"]["low"] is None
+    assert main(["score", str(run)]) == 0
+    assert "| avoid | 6 | 0 | 100% (-) | 1 | -1.00 |" in capsys.readouterr().out
+
+
+def test_what_is_not_defined_is_null_and_a_dash(tmp_path, capsys):
+    lines = [line for at in range(3) for line in pair(at)]
+    for line in lines:
+        line["answer"] |= {"text": GOOD, "log_probs": []}  # nothing to reduce, and no view of the host's
+        line["timings"] |= {"seconds": 0.0, "steps": 0}
+    alone = make_line("p9", "alone", GOOD)  # an arm that shares no prompt with the plain one
+    run = write_run(tmp_path / "run.jsonl", [*lines, alone])
+    assert main(["score", str(run), "--json", "--details", str(tmp_path / "details.jsonl")]) == 0
+    arms = strict(capsys.readouterr().out)["arms"]
+    nothing = {"mean": None, "low": None, "high": None}
+    assert arms["avoid"]["reduction"] == arms["avoid"]["time_ratio"] == nothing
+    assert arms["avoid"]["time_ratio_per_step"] is None
+    assert arms["avoid"]["perplexity_ratio"] is None
+    assert arms["alone"]["unsupported_per_answer"] == nothing
+    details = [strict(line) for line in (tmp_path / "details.jsonl").read_text().splitlines()]
+    assert [each["shape"]["perplexity"] is None for each in details] == [True] * 6 + [False]
+    assert main(["score", str(run)]) == 0
+    row = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("| avoid"))
+    assert [row.split(" | ")[at] for at in (3, 12, 14)] == ["-", "-", "- |"]
+
+
 def test_a_digit_collapsed_arm_is_shown_as_failed(tmp_path):
     found = score_run(run_of(tmp_path, *(pair(at, DIGITS) for at in range(8))))
     avoid = found["arms"]["avoid"]
