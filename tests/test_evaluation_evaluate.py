@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import copy
 import json
 import os
 import random
@@ -183,15 +184,37 @@ def test_unmatched_beams_are_refused(host, prompts, tmp_path):
 
 def test_another_setting_does_not_go_into_the_same_run(host, prompts, tmp_path):
     run(host, prompts, tmp_path, stop_after=0)
-    with pytest.raises(MatchError, match=r"decoding\.max_new_tokens is 12 .* and 8 in 'this call'"):
+    with pytest.raises(
+        MatchError, match=r"decoding\.max_new_tokens is 8 in 'this call' and 12 in 'p0 under plain'"
+    ):
         run(host, prompts, tmp_path, decoding={**DECODING, "max_new_tokens": 8})
-    with pytest.raises(MatchError, match=r"decoding\.seed is 0"):
+    with pytest.raises(MatchError, match=r"decoding\.seed is 1 in 'this call' and 0 in"):
         run(host, prompts, tmp_path, seed=1)
     run(host, prompts, tmp_path, stop_after=0)
     other = [ARMS[0], make_arm("avoid", {"units": False}), ARMS[2]]
-    with pytest.raises(MatchError, match=r"arm 'avoid': units is 'unset' .* and False"):
+    with pytest.raises(MatchError, match=r"arm 'avoid': units is False in 'this call' and 'unset' in"):
         run(host, prompts, tmp_path, arms=other)
     assert run(host, prompts, tmp_path, arms=[*ARMS, make_arm("loose", {"units": False})]) == 0
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda line: line["decoding"].update(num_beams=2), "decoding.num_beams is 'unset' in 'this call'"),
+        (lambda line: line["host"].update(dtype="float16"), "host.dtype is 'float32' in 'this call'"),
+        (
+            lambda line: line["prevention"].update(units=False),
+            "arm 'retract': units is 'unset' in 'this call'",
+        ),
+    ],
+)
+def test_every_line_that_is_there_is_compared(undisturbed, host, prompts, tmp_path, change, message):
+    late = copy.deepcopy([{**line, "timings": {}} for line in undisturbed])
+    change(late[-1])
+    with ShardWriter(shard_name(tmp_path, 0)) as writer:
+        writer.append(late)
+    with pytest.raises(MatchError, match=f"{message}.*'p3 under retract'"):
+        run(host, prompts, tmp_path)
 
 
 def test_arms(tmp_path):
@@ -303,6 +326,6 @@ def test_the_command(host, tmp_path, capsys):
         assert len(found) == 4
         assert sorted(found.arms) == ["plain", "retract"]
     assert main([*common, "--num-beams", "2"]) == 2
-    assert "decoding.num_beams is 1" in capsys.readouterr().err
+    assert "decoding.num_beams is 2 in 'this call' and 1 in" in capsys.readouterr().err
     assert main([*common, "--arms", "plain", "x:num_beams=4"]) == 2
     assert "arms differ in more than prevention" in capsys.readouterr().err

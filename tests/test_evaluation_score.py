@@ -118,6 +118,30 @@ def test_unmatched_arms_are_refused_when_they_are_scored(tmp_path):
         score_prompt({line["arm"]: line for line in other})
 
 
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda line: line["decoding"].update(seed=1), "decoding.seed is 0 in 'p0 under plain' and 1 in"),
+        (lambda line: line["data"].update(sha256="1"), "data.sha256 is '0' in 'p0 under plain' and '1' in"),
+        (lambda line: line["versions"].update(torch="2"), "versions.torch is 'unset' in 'p0 under plain'"),
+    ],
+)
+def test_prompts_answered_otherwise_than_the_first_are_refused(tmp_path, change, message):
+    late = pair(3)
+    for line in late:
+        change(line)  # both arms alike: nothing differs within a prompt
+    with pytest.raises(MatchError, match=f"expected the lines of one run, .*{message}.*'p3 under plain'"):
+        score_run(run_of(tmp_path, pair(0), pair(1), pair(2), late))
+
+
+def test_an_arm_is_one_setting(tmp_path):
+    late = pair(2, prevention={"detector_type": "number", "units": False})
+    with pytest.raises(
+        MatchError, match=r"arm 'avoid': units is 'unset' in 'p0 under avoid' and False in 'p2"
+    ):
+        score_run(run_of(tmp_path, pair(0), pair(1), late))
+
+
 def test_a_run_without_context_or_plain_arm_is_refused(tmp_path):
     line = make_line("p", "plain", "It was 3.", context=" ")
     with pytest.raises(MissingContext, match="'p': expected a context"):

@@ -1,7 +1,8 @@
 """Arms of an experiment, and the one rule about them: they differ in prevention and in nothing else.
 
-Contract: `require_matched` is called before anything is generated, `require_matched_lines` before anything is
-scored. Both raise MatchError and name each difference. There is no option that turns them off.
+Contract: `require_matched` is called before anything is generated, `require_matched_lines` on the answers to each
+prompt and `OneRun` on every line before anything is said of a run. All raise MatchError and name each difference.
+There is no option that turns them off.
 """
 
 from __future__ import annotations
@@ -114,8 +115,7 @@ def require_matched_lines(answers: Mapping[str, Mapping[str, Any]]) -> None:
     found: list[str] = []
     for name in names[1:]:
         a, b = answers[first], answers[name]
-        for part in SHARED:
-            found += differences(a.get(part) or {}, b.get(part) or {}, first, name, f"{part}.")
+        found += shared_differences(a, b, first, name)
         shown = ("prompt.sha256", a["prompt"].get("sha256"), b["prompt"].get("sha256"))
         if shown[1] != shown[2]:
             found.append(f"{shown[0]} is {shown[1]!r} in {first!r} and {shown[2]!r} in {name!r}")
@@ -124,6 +124,51 @@ def require_matched_lines(answers: Mapping[str, Mapping[str, Any]]) -> None:
             f"prompt {answers[first]['prompt']['id']!r}: answers differ in more than prevention: "
             f"{'; '.join(dict.fromkeys(found))}"
         )
+
+
+class OneRun:
+    """Whether lines are of one run: every one decoded as the first one, and every one of an arm under its options.
+
+    shared, prevention: what the first line is held to, by part of `SHARED`, and what the lines of an arm are; where
+    they are not given, the first line and each arm's first line say it. name: what messages call these.
+    """
+
+    def __init__(
+        self,
+        shared: Mapping[str, Any] | None = None,
+        prevention: Mapping[str, Mapping[str, Any]] | None = None,
+        name: str = "",
+    ) -> None:
+        self._first = shared
+        self._name = name
+        self._arms = {arm: (name, options) for arm, options in (prevention or {}).items()}
+
+    def differences(self, line: Mapping[str, Any]) -> list[str]:
+        """Each difference of a line from those before it, in words."""
+        prompt, arm = line["prompt"]["id"], line["arm"]
+        here = f"{prompt} under {arm}"
+        if self._first is None:
+            self._first, self._name = line, here
+        there, options = self._arms.setdefault(arm, (here, line["prevention"] or {}))
+        return [
+            *shared_differences(self._first, line, self._name, here),
+            *differences(options, line["prevention"] or {}, there, here, f"arm {arm!r}: "),
+        ]
+
+    def require(self, line: Mapping[str, Any]) -> None:
+        """Raise MatchError where a line differs from those before it."""
+        found = self.differences(line)
+        if found:
+            raise MatchError(f"expected the lines of one run, got lines that differ: {'; '.join(found)}")
+
+
+def shared_differences(a: Mapping[str, Any], b: Mapping[str, Any], first: str, second: str) -> list[str]:
+    """Each setting of `SHARED` in which two lines differ, in words."""
+    return [
+        text
+        for part in SHARED
+        for text in differences(a.get(part) or {}, b.get(part) or {}, first, second, f"{part}.")
+    ]
 
 
 def differences(

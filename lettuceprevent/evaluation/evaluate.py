@@ -30,7 +30,7 @@ from ..hosts import has_template, prompt_text
 from ..report import PreventionReport
 from ..version import VERSION
 from ..vocabulary import Vocabulary
-from .arms import SHARED, Arm, MatchError, differences, jsonable, require_matched
+from .arms import Arm, MatchError, OneRun, jsonable, require_matched
 from .prompts import Prompt, Prompts
 from .runs import FORMAT, Line, Run, ShardWriter, shard_name, text_hash
 
@@ -211,27 +211,12 @@ def _turned(arms: Sequence[Arm], turn: int) -> list[Arm]:
 
 
 def _require_same(run: Run, shared: Mapping[str, Any], arms: Sequence[Arm]) -> None:
-    """Raise MatchError where the answers that are there were made otherwise than those to come."""
-    line = run.first()
-    if line is None:
-        return
-    here, there = "this call", str(run.path.name)
-    found = [
-        text
-        for part in SHARED
-        for text in differences(line.get(part) or {}, shared[part], there, here, f"{part}.")
-    ]
-    options = {arm.name: jsonable(arm.prevention or {}) for arm in arms}
-    known: set[str] = set()
+    """Raise MatchError where an answer that is there was made otherwise than those to come."""
+    one = OneRun(shared, {arm.name: jsonable(arm.prevention or {}) for arm in arms}, "this call")
     for line in run:
-        name = line["arm"]
-        if name in options and name not in known:
-            found += differences(line["prevention"] or {}, options[name], there, here, f"arm {name!r}: ")
-        known.add(name)
-        if known >= set(options):
-            break
-    if found:
-        raise MatchError(f"the run cannot be taken up again, its answers differ: {'; '.join(found)}")
+        found = one.differences(line)
+        if found:
+            raise MatchError(f"the run cannot be taken up again, its answers differ: {'; '.join(found)}")
 
 
 def _answers(

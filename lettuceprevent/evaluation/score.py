@@ -1,10 +1,10 @@
 """`lettuceprevent score`: judge a run that is on disk, without the host.
 
 Contract: prompts are judged one after the other, all arms of one together; nothing of a text is kept, so that
-memory does not grow with the answers but for a few numbers each. Arms that differ in more than prevention, and
-prompts without a context, raise. An arm that fails the degeneration gate is reported as failed, with reasons
-and without reduction or test. What is not defined (a ratio to nothing, the interval of none) is None, and "-" in
-the table.
+memory does not grow with the answers but for a few numbers each. Arms that differ in more than prevention, lines
+that are not of one run, and prompts without a context, raise. An arm that fails the degeneration gate is reported as
+failed, with reasons and without reduction or test. What is not defined (a ratio to nothing, the interval of none) is
+None, and "-" in the table.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import numpy as np
 
 from ..grounding import Grounding
 from ..report import finite
-from .arms import PLAIN, require_matched_lines
+from .arms import PLAIN, OneRun, require_matched_lines
 from .auditors import Auditor, Sample
 from .degeneration import RELATIVE, Shape, flags, gate, perplexity_ratio, rouge_l, shape
 from .number_metrics import (
@@ -173,6 +173,7 @@ def score_run(
         shared: dict[str, Any] = {
             name: line[name] for name in ("host", "decoding", "versions", "data") if name in line
         }
+        one = OneRun()
         known = _known(prompts, line)
         prevention: dict[str, Any] = {}
         for prompt in run.prompts:
@@ -180,6 +181,9 @@ def score_run(
             if prompt in known:
                 for each_line in answers.values():
                     each_line["prompt"] |= {"passages": known[prompt].passages, "query": known[prompt].query}
+            require_matched_lines(answers)
+            for each_line in answers.values():
+                one.require(each_line)
             for each in score_prompt(answers, plain=plain, auditors=auditors):
                 by_arm.setdefault(each.arm, {})[prompt] = each
                 prevention.setdefault(each.arm, answers[each.arm]["prevention"])
