@@ -217,6 +217,32 @@ def test_every_line_that_is_there_is_compared(undisturbed, host, prompts, tmp_pa
         run(host, prompts, tmp_path)
 
 
+def first(prompts, count):
+    return chosen(prompts, limit=count)
+
+
+def test_a_prompt_does_not_change_its_batch(host, prompts, tmp_path):
+    decoding = {**DECODING, "do_sample": True}
+    assert run(host, first(prompts, 3), tmp_path, batch=2, decoding=decoding, arms=ARMS[:1]) == 0
+    # p2 was alone in its batch and would now be seeded and padded with p3; p0 and p1 stay together
+    with pytest.raises(MatchError, match=r"taken up again.* 'p2' is in another batch of prompts"):
+        run(host, prompts, tmp_path, batch=2, decoding=decoding, arms=ARMS[:1])
+    assert run(host, first(prompts, 2), tmp_path / "even", batch=2, decoding=decoding, arms=ARMS[:1]) == 0
+    assert run(host, prompts, tmp_path / "even", batch=2, decoding=decoding) == 0
+    assert len({line["prompt"]["batch"] for line in lines(tmp_path / "even")}) == 2
+    assert run(host, first(prompts, 1), tmp_path / "single") == run(host, prompts, tmp_path / "single") == 0
+
+
+def test_lines_from_before_batches_were_named_go_on(host, prompts, tmp_path, undisturbed):
+    old = copy.deepcopy([{**line, "timings": {}} for line in undisturbed[:4]])
+    for line in old:
+        del line["prompt"]["batch"]
+    with ShardWriter(shard_name(tmp_path, 0)) as writer:
+        writer.append(old)
+    assert run(host, prompts, tmp_path) == 0
+    assert len(lines(tmp_path)) == 12
+
+
 def test_arms(tmp_path):
     assert parse_arm("plain") == Arm("plain")
     assert parse_arm("avoid") == Arm("avoid", {"detector_type": "number", "on_unsupported": "avoid"})

@@ -113,6 +113,12 @@ def test_unmatched_arms_are_refused_when_they_are_scored(tmp_path):
     with pytest.raises(MatchError, match=r"prompt\.sha256"):
         score_prompt({line["arm"]: line for line in other})
     other = pair(0)
+    other[0]["prompt"]["batch"], other[1]["prompt"]["batch"] = "12", "34"
+    with pytest.raises(MatchError, match=r"prompt\.batch is '12' in 'plain' and '34' in 'avoid'"):
+        score_prompt({line["arm"]: line for line in other})
+    del other[0]["prompt"]["batch"]  # written before there was such a field
+    assert len(score_prompt({line["arm"]: line for line in other})) == 2
+    other = pair(0)
     other[1]["host"]["dtype"] = "bfloat16"
     with pytest.raises(MatchError, match=r"host\.dtype is 'float32' in 'plain' and 'bfloat16' in 'avoid'"):
         score_prompt({line["arm"]: line for line in other})

@@ -24,6 +24,8 @@ PREVENTION_OPTIONS = (
 )
 #: what all lines of a run have in common, whatever their arm
 SHARED = ("decoding", "host", "versions", "data")
+#: what a line does not say because it was written before there was a field for it
+UNKNOWN = "unknown"
 
 
 class MatchError(ValueError):
@@ -116,9 +118,7 @@ def require_matched_lines(answers: Mapping[str, Mapping[str, Any]]) -> None:
     for name in names[1:]:
         a, b = answers[first], answers[name]
         found += shared_differences(a, b, first, name)
-        shown = ("prompt.sha256", a["prompt"].get("sha256"), b["prompt"].get("sha256"))
-        if shown[1] != shown[2]:
-            found.append(f"{shown[0]} is {shown[1]!r} in {first!r} and {shown[2]!r} in {name!r}")
+        found += differences(_asked(a["prompt"]), _asked(b["prompt"]), first, name, "prompt.")
     if found:
         raise MatchError(
             f"prompt {answers[first]['prompt']['id']!r}: answers differ in more than prevention: "
@@ -171,15 +171,21 @@ def shared_differences(a: Mapping[str, Any], b: Mapping[str, Any], first: str, s
     ]
 
 
+def _asked(prompt: Mapping[str, Any]) -> dict[str, Any]:
+    """What makes two prompts the same one: the text, and the batch it was answered in."""
+    return {"sha256": prompt.get("sha256"), "batch": prompt.get("batch", UNKNOWN)}
+
+
 def differences(
     a: Mapping[str, Any], b: Mapping[str, Any], first: str, second: str, prefix: str = ""
 ) -> list[str]:
-    """Each key in which two settings differ, in words."""
+    """Each key in which two settings differ, in words. What is `UNKNOWN` on a side differs from nothing."""
     missing = "unset"
+    pairs = {key: (a.get(key, missing), b.get(key, missing)) for key in sorted({*a, *b})}
     return [
-        f"{prefix}{key} is {a.get(key, missing)!r} in {first!r} and {b.get(key, missing)!r} in {second!r}"
-        for key in sorted({*a, *b})
-        if a.get(key, missing) != b.get(key, missing)
+        f"{prefix}{key} is {one!r} in {first!r} and {other!r} in {second!r}"
+        for key, (one, other) in pairs.items()
+        if one != other and UNKNOWN not in (one, other)
     ]
 
 
