@@ -268,6 +268,43 @@ def test_arms(tmp_path):
         read_arms(tmp_path / "arms.json")
 
 
+@pytest.mark.parametrize("policy", ["avoid", "substitute", "retract"])
+def test_an_arm_called_like_a_policy_has_it(tmp_path, policy):
+    assert parse_arm(f"{policy}:units=false").prevention == {
+        "detector_type": "number",
+        "on_unsupported": policy,
+        "units": False,
+    }
+    assert parse_arm(f"{policy}:detector_type=lettuceprevent").prevention["on_unsupported"] == policy
+    (tmp_path / "arms.json").write_text(json.dumps({policy: {}, "mine": {"units": False}}))
+    alone, mine = read_arms(tmp_path / "arms.json")
+    assert alone == parse_arm(policy)
+    assert "on_unsupported" not in mine.prevention
+    other = "retract" if policy == "avoid" else "avoid"
+    for call, message in [
+        (
+            lambda: parse_arm(f"{policy}:on_unsupported={other}"),
+            f"expected on_unsupported={policy}, got on_un",
+        ),
+        (lambda: parse_arm(f"{policy}:detector_type=null"), "expected no on_unsupported without a detector"),
+        (lambda: Arm(policy), f"expected on_unsupported={policy}, got no prevention"),
+        (lambda: Arm(policy, {"detector_type": "number"}), f"expected on_unsupported={policy}, got on_un"),
+    ]:
+        with pytest.raises(ValueError, match=f"arm '{policy}': {message}"):
+            call()
+
+
+def test_a_plain_arm_has_no_prevention(tmp_path):
+    assert parse_arm("plain:detector_type=null,num_beams=2") == Arm("plain", None, {"num_beams": 2})
+    with pytest.raises(
+        ValueError, match=r"arm 'plain': expected no prevention, got units=False, detector_type="
+    ):
+        parse_arm("plain:units=false")
+    (tmp_path / "arms.json").write_text('{"plain": {"detector_type": "number"}}')
+    with pytest.raises(ValueError, match=r"arm 'plain': expected no prevention, got detector_type=number"):
+        read_arms(tmp_path / "arms.json")
+
+
 # --- prompts -----------------------------------------------------------------------------------------
 
 

@@ -148,6 +148,19 @@ def test_an_arm_is_one_setting(tmp_path):
         score_run(run_of(tmp_path, pair(0), pair(1), late))
 
 
+def test_lines_of_an_arm_that_is_not_what_it_is_called_are_refused(tmp_path):
+    prevented = [make_line("p0", "plain", GOOD, prevention={"detector_type": "number"})]
+    with pytest.raises(MatchError, match=r"prevention is \{'detector_type': 'number'\} in 'p0 under plain'"):
+        score_run(write_run(tmp_path / "plain.jsonl", prevented))
+    unprevented = pair(0)
+    unprevented[1]["prevention"] = None
+    with pytest.raises(MatchError, match=r"prevention is None in 'p0 under avoid'"):
+        score_run(write_run(tmp_path / "avoid.jsonl", unprevented))
+    other = pair(0, prevention={"detector_type": "number", "on_unsupported": "retract"})
+    with pytest.raises(MatchError, match=r"'on_unsupported': 'retract'\} in 'p0 under avoid'"):
+        score_run(write_run(tmp_path / "retract.jsonl", other))
+
+
 def test_a_run_without_context_or_plain_arm_is_refused(tmp_path):
     line = make_line("p", "plain", "It was 3.", context=" ")
     with pytest.raises(MissingContext, match="'p': expected a context"):
