@@ -187,6 +187,27 @@ def test_several_arms_share_one_correction(tmp_path):
     assert found["weak"]["test"]["p_holm"] == pytest.approx(found["weak"]["test"]["p_value"])
 
 
+def penalised(step, token, *, row=0, first=False, action="blocked", returned=True):
+    return {
+        "run": 1, "step": step, "row": row, "history_length": step, "token_id": token, "literal": None,
+        "first_choice": first, "action": action, "returned": returned,
+    }  # fmt: skip
+
+
+def test_interventions_of_model_detectors_are_counted_by_step(tmp_path):
+    items = [
+        penalised(3, 1),
+        penalised(3, 2),  # beside a first choice that stands
+        penalised(5, 1, first=True, action="forced"),
+        penalised(5, 2),
+        penalised(5, 1, first=True, action="forced"),  # a literal detector blocks it, too
+        penalised(8, 1, returned=False, first=True),
+    ]
+    counters = score_run(run_of(tmp_path, pair(0, interventions=items)))["arms"]["avoid"]["counters"]
+    named = {name: counters[name] for name in ("interventions", "first_choices", "penalised", "forced")}
+    assert named == {"interventions": 2, "first_choices": 1, "penalised": 5, "forced": 1}
+
+
 def test_batches_share_counters(tmp_path):
     lines = [*pair(0), *pair(1)]
     for line in lines:

@@ -133,10 +133,13 @@ def _counters(report: Mapping[str, Any] | None) -> dict[str, float]:
     if report is None:
         return {}
     returned = [item for item in report["interventions"] if item["returned"] is not False]
+    firsts = [item for item in returned if item["first_choice"]]
     share = 1 / report.get("batch_rows", 1)
     found: dict[str, float] = {
-        "interventions": len(returned),
-        "forced": sum(item["action"] == "forced" for item in returned),
+        "interventions": _places(returned),
+        "first_choices": _places(firsts),
+        "penalised": len(returned),
+        "forced": _places([item for item in returned if item["action"] == "forced"]),
         "retractions": len(report["retractions"]),
         "dead": sum(item["dead"] for item in report["sequences"]),
         "word_leaks": sum(item["word_leaks"] for item in report["sequences"]),
@@ -145,6 +148,12 @@ def _counters(report: Mapping[str, Any] | None) -> dict[str, float]:
     for name in ("errors", "skipped", "steps", "checked"):
         found[name] = share * report["counters"].get(name, 0)
     return found
+
+
+def _places(items: Sequence[Mapping[str, Any]]) -> int:
+    """Steps of rows at which interventions were: a model detector, or two detectors, may penalise several candidates
+    of one."""
+    return len({(item["run"], item["step"], item["row"]) for item in items})
 
 
 # --- a run -------------------------------------------------------------------------------------------
