@@ -254,7 +254,7 @@ class PreventionReport:
 
     def to_json(self, path: str | Path | None = None, *, indent: int | None = 2) -> str:
         """The report as JSON text (infinite thresholds and the like become null); also written to `path`."""
-        text = json.dumps(_finite(self.to_dict()), ensure_ascii=False, indent=indent, allow_nan=False)
+        text = json.dumps(finite(self.to_dict()), ensure_ascii=False, indent=indent, allow_nan=False)
         if path is not None:
             Path(path).write_text(text + "\n", encoding="utf-8")
         return text
@@ -347,12 +347,12 @@ def _sentence(item: Intervention) -> str:
     return text
 
 
-def _finite(value: Any) -> Any:
+def finite(value: Any) -> Any:
     """The same data with what JSON cannot say (inf, nan) as None, and tuples as lists."""
     if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
+        return {key: finite(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
+        return [finite(item) for item in value]
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value

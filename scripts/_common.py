@@ -100,9 +100,10 @@ def finish(document: dict[str, Any], out: Path | None) -> None:
     document = _finite(document)
     if out is not None:
         out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        text = json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False)
+        out.write_text(text + "\n", encoding="utf-8")
     sys.stdout.flush()
-    print(json.dumps(document, ensure_ascii=False))
+    print(json.dumps(document, ensure_ascii=False, allow_nan=False))
 
 
 def _finite(value: Any) -> Any:

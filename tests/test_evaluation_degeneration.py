@@ -74,6 +74,21 @@ def test_arms_beside_plain():
         gate(plain, plain[:3])
 
 
+def test_an_arm_that_gives_up_on_some_prompts_fails():
+    # neither the median length nor the mean perplexity moves, and what is left of an answer is in good shape
+    plain, short = [of(GOOD)] * 20, of("Revenue rose.")
+    assert gate([short, short, *plain[2:]], plain) == []  # one in ten
+    assert gate([short] * 3 + plain[3:], plain) == [
+        "15% of its answers are flagged beside the plain ones, of those 0%"
+    ]
+    strange = of(GOOD, 7.0)  # 3.5 times the plain perplexity
+    assert "15% of its answers are flagged" in gate([strange] * 3 + plain[3:], plain)[0]
+    # what the plain answers have as well is not the arm's doing
+    loop = of("no no no no no no no " + GOOD)
+    assert gate([loop] * 3 + plain[3:], [loop] * 3 + plain[3:]) == []
+    assert gate([loop] * 3 + [short] * 2 + plain[5:], [loop] * 3 + plain[3:]) == []
+
+
 def test_perplexity_ratio_is_a_geometric_mean():
     assert perplexity_ratio([of(GOOD, 2), of(GOOD, 8)], [of(GOOD, 2), of(GOOD, 2)]) == pytest.approx(2)
     assert perplexity_ratio([shape("a", 1)], [shape("a", 1)]) is None

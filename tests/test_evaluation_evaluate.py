@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import copy
 import json
 import os
 import random
@@ -183,15 +184,63 @@ def test_unmatched_beams_are_refused(host, prompts, tmp_path):
 
 def test_another_setting_does_not_go_into_the_same_run(host, prompts, tmp_path):
     run(host, prompts, tmp_path, stop_after=0)
-    with pytest.raises(MatchError, match=r"decoding\.max_new_tokens is 12 .* and 8 in 'this call'"):
+    with pytest.raises(
+        MatchError, match=r"decoding\.max_new_tokens is 8 in 'this call' and 12 in 'p0 under plain'"
+    ):
         run(host, prompts, tmp_path, decoding={**DECODING, "max_new_tokens": 8})
-    with pytest.raises(MatchError, match=r"decoding\.seed is 0"):
+    with pytest.raises(MatchError, match=r"decoding\.seed is 1 in 'this call' and 0 in"):
         run(host, prompts, tmp_path, seed=1)
     run(host, prompts, tmp_path, stop_after=0)
     other = [ARMS[0], make_arm("avoid", {"units": False}), ARMS[2]]
-    with pytest.raises(MatchError, match=r"arm 'avoid': units is 'unset' .* and False"):
+    with pytest.raises(MatchError, match=r"arm 'avoid': units is False in 'this call' and 'unset' in"):
         run(host, prompts, tmp_path, arms=other)
     assert run(host, prompts, tmp_path, arms=[*ARMS, make_arm("loose", {"units": False})]) == 0
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda line: line["decoding"].update(num_beams=2), "decoding.num_beams is 'unset' in 'this call'"),
+        (lambda line: line["host"].update(dtype="float16"), "host.dtype is 'float32' in 'this call'"),
+        (
+            lambda line: line["prevention"].update(units=False),
+            "arm 'retract': units is 'unset' in 'this call'",
+        ),
+    ],
+)
+def test_every_line_that_is_there_is_compared(undisturbed, host, prompts, tmp_path, change, message):
+    late = copy.deepcopy([{**line, "timings": {}} for line in undisturbed])
+    change(late[-1])
+    with ShardWriter(shard_name(tmp_path, 0)) as writer:
+        writer.append(late)
+    with pytest.raises(MatchError, match=f"{message}.*'p3 under retract'"):
+        run(host, prompts, tmp_path)
+
+
+def first(prompts, count):
+    return chosen(prompts, limit=count)
+
+
+def test_a_prompt_does_not_change_its_batch(host, prompts, tmp_path):
+    decoding = {**DECODING, "do_sample": True}
+    assert run(host, first(prompts, 3), tmp_path, batch=2, decoding=decoding, arms=ARMS[:1]) == 0
+    # p2 was alone in its batch and would now be seeded and padded with p3; p0 and p1 stay together
+    with pytest.raises(MatchError, match=r"taken up again.* 'p2' is in another batch of prompts"):
+        run(host, prompts, tmp_path, batch=2, decoding=decoding, arms=ARMS[:1])
+    assert run(host, first(prompts, 2), tmp_path / "even", batch=2, decoding=decoding, arms=ARMS[:1]) == 0
+    assert run(host, prompts, tmp_path / "even", batch=2, decoding=decoding) == 0
+    assert len({line["prompt"]["batch"] for line in lines(tmp_path / "even")}) == 2
+    assert run(host, first(prompts, 1), tmp_path / "single") == run(host, prompts, tmp_path / "single") == 0
+
+
+def test_lines_from_before_batches_were_named_go_on(host, prompts, tmp_path, undisturbed):
+    old = copy.deepcopy([{**line, "timings": {}} for line in undisturbed[:4]])
+    for line in old:
+        del line["prompt"]["batch"]
+    with ShardWriter(shard_name(tmp_path, 0)) as writer:
+        writer.append(old)
+    assert run(host, prompts, tmp_path) == 0
+    assert len(lines(tmp_path)) == 12
 
 
 def test_arms(tmp_path):
@@ -216,6 +265,43 @@ def test_arms(tmp_path):
         require_matched([Arm("a"), Arm("a")], {})
     (tmp_path / "arms.json").write_text("[]")
     with pytest.raises(ValueError, match="object of objects"):
+        read_arms(tmp_path / "arms.json")
+
+
+@pytest.mark.parametrize("policy", ["avoid", "substitute", "retract"])
+def test_an_arm_called_like_a_policy_has_it(tmp_path, policy):
+    assert parse_arm(f"{policy}:units=false").prevention == {
+        "detector_type": "number",
+        "on_unsupported": policy,
+        "units": False,
+    }
+    assert parse_arm(f"{policy}:detector_type=lettuceprevent").prevention["on_unsupported"] == policy
+    (tmp_path / "arms.json").write_text(json.dumps({policy: {}, "mine": {"units": False}}))
+    alone, mine = read_arms(tmp_path / "arms.json")
+    assert alone == parse_arm(policy)
+    assert "on_unsupported" not in mine.prevention
+    other = "retract" if policy == "avoid" else "avoid"
+    for call, message in [
+        (
+            lambda: parse_arm(f"{policy}:on_unsupported={other}"),
+            f"expected on_unsupported={policy}, got on_un",
+        ),
+        (lambda: parse_arm(f"{policy}:detector_type=null"), "expected no on_unsupported without a detector"),
+        (lambda: Arm(policy), f"expected on_unsupported={policy}, got no prevention"),
+        (lambda: Arm(policy, {"detector_type": "number"}), f"expected on_unsupported={policy}, got on_un"),
+    ]:
+        with pytest.raises(ValueError, match=f"arm '{policy}': {message}"):
+            call()
+
+
+def test_a_plain_arm_has_no_prevention(tmp_path):
+    assert parse_arm("plain:detector_type=null,num_beams=2") == Arm("plain", None, {"num_beams": 2})
+    with pytest.raises(
+        ValueError, match=r"arm 'plain': expected no prevention, got units=False, detector_type="
+    ):
+        parse_arm("plain:units=false")
+    (tmp_path / "arms.json").write_text('{"plain": {"detector_type": "number"}}')
+    with pytest.raises(ValueError, match=r"arm 'plain': expected no prevention, got detector_type=number"):
         read_arms(tmp_path / "arms.json")
 
 
@@ -303,6 +389,6 @@ def test_the_command(host, tmp_path, capsys):
         assert len(found) == 4
         assert sorted(found.arms) == ["plain", "retract"]
     assert main([*common, "--num-beams", "2"]) == 2
-    assert "decoding.num_beams is 1" in capsys.readouterr().err
+    assert "decoding.num_beams is 2 in 'this call' and 1 in" in capsys.readouterr().err
     assert main([*common, "--arms", "plain", "x:num_beams=4"]) == 2
     assert "arms differ in more than prevention" in capsys.readouterr().err

@@ -63,7 +63,8 @@ def test_substitutions_by_hand():
 
 
 def intervention(at, literal, **more):
-    return {"history_length": at, "literal": literal, "first_choice": True, "returned": True, **more}
+    found = {"history_length": at, "literal": literal, "first_choice": True, "returned": True}
+    return {**found, "run": 1, "step": at, "row": 0, "action": "blocked", **more}
 
 
 def test_blocked_literals():
@@ -103,8 +104,25 @@ def test_blocked_literals():
 )
 def test_the_first_block(plain, at, wanted):
     line, found = checked(plain)
-    other = make_line("p", "avoid", "x", interventions=[intervention(at + 2, "z"), intervention(at, "y")])
+    other = make_line("p", "avoid", "x", interventions=[intervention(at, "y"), intervention(at + 2, "z")])
     assert first_block(line, other, found) == wanted
+
+
+def test_the_first_block_is_where_the_first_choice_fell():
+    line, found = checked("It was in 1999 so.")
+    beside = [intervention(3, None, first_choice=False), intervention(10, None, first_choice=False)]
+    scored = make_line("p", "model", "x", interventions=beside)
+    assert first_block(line, scored, found) is None  # the answers are the same
+    scored = make_line("p", "model", "x", interventions=[*beside, intervention(12, None)])
+    assert first_block(line, scored, found) == "unsupported"
+    word = make_line("p", "model", "x", interventions=[*beside[:1], intervention(3, None)])
+    assert first_block(line, word, found) == "none"
+
+
+def test_the_first_block_is_the_first_in_time():
+    line, found = checked("It was in 1999 so.")
+    back = [intervention(12, "1999", action="retracted"), intervention(9, "20", step=13)]
+    assert first_block(line, make_line("p", "retract", "x", interventions=back), found) == "unsupported"
 
 
 def test_the_first_block_is_known_under_greedy_decoding_alone():

@@ -53,6 +53,45 @@ def test_a_run_by_hand(tmp_path):
     assert "| avoid | 8 | 0 | 100% (100% to 100%) | 0.0078 | -1.00 |" in text
 
 
+def strict(text):
+    """JSON as the standard has it: NaN and Infinity are none."""
+    return json.loads(text, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
+
+
+def test_an_interval_of_one_prompt_with_numbers_is_not_defined(tmp_path, capsys):
+    lines = [line for at in range(1, 6) for line in pair(at)]
+    for line in lines:
+        line["answer"]["text"] = GOOD  # nothing to reduce but in one prompt
+    run = write_run(tmp_path / "run.jsonl", [*pair(0), *lines])
+    avoid = score_run(run)["arms"]["avoid"]
+    assert avoid["reduction"] == {"mean": 1.0, "low": None, "high": None}
+    assert main(["score", str(run), "--json"]) == 0
+    assert strict(capsys.readouterr().out)["arms"]["avoid"]["reduction"]["low"] is None
+    assert main(["score", str(run)]) == 0
+    assert "| avoid | 6 | 0 | 100% (-) | 1 | -1.00 |" in capsys.readouterr().out
+
+
+def test_what_is_not_defined_is_null_and_a_dash(tmp_path, capsys):
+    lines = [line for at in range(3) for line in pair(at)]
+    for line in lines:
+        line["answer"] |= {"text": GOOD, "log_probs": []}  # nothing to reduce, and no view of the host's
+        line["timings"] |= {"seconds": 0.0, "steps": 0}
+    alone = make_line("p9", "alone", GOOD)  # an arm that shares no prompt with the plain one
+    run = write_run(tmp_path / "run.jsonl", [*lines, alone])
+    assert main(["score", str(run), "--json", "--details", str(tmp_path / "details.jsonl")]) == 0
+    arms = strict(capsys.readouterr().out)["arms"]
+    nothing = {"mean": None, "low": None, "high": None}
+    assert arms["avoid"]["reduction"] == arms["avoid"]["time_ratio"] == nothing
+    assert arms["avoid"]["time_ratio_per_step"] is None
+    assert arms["avoid"]["perplexity_ratio"] is None
+    assert arms["alone"]["unsupported_per_answer"] == nothing
+    details = [strict(line) for line in (tmp_path / "details.jsonl").read_text().splitlines()]
+    assert [each["shape"]["perplexity"] is None for each in details] == [True] * 6 + [False]
+    assert main(["score", str(run)]) == 0
+    row = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("| avoid"))
+    assert [row.split(" | ")[at] for at in (3, 12, 14)] == ["-", "-", "- |"]
+
+
 def test_a_digit_collapsed_arm_is_shown_as_failed(tmp_path):
     found = score_run(run_of(tmp_path, *(pair(at, DIGITS) for at in range(8))))
     avoid = found["arms"]["avoid"]
@@ -74,9 +113,52 @@ def test_unmatched_arms_are_refused_when_they_are_scored(tmp_path):
     with pytest.raises(MatchError, match=r"prompt\.sha256"):
         score_prompt({line["arm"]: line for line in other})
     other = pair(0)
+    other[0]["prompt"]["batch"], other[1]["prompt"]["batch"] = "12", "34"
+    with pytest.raises(MatchError, match=r"prompt\.batch is '12' in 'plain' and '34' in 'avoid'"):
+        score_prompt({line["arm"]: line for line in other})
+    del other[0]["prompt"]["batch"]  # written before there was such a field
+    assert len(score_prompt({line["arm"]: line for line in other})) == 2
+    other = pair(0)
     other[1]["host"]["dtype"] = "bfloat16"
     with pytest.raises(MatchError, match=r"host\.dtype is 'float32' in 'plain' and 'bfloat16' in 'avoid'"):
         score_prompt({line["arm"]: line for line in other})
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda line: line["decoding"].update(seed=1), "decoding.seed is 0 in 'p0 under plain' and 1 in"),
+        (lambda line: line["data"].update(sha256="1"), "data.sha256 is '0' in 'p0 under plain' and '1' in"),
+        (lambda line: line["versions"].update(torch="2"), "versions.torch is 'unset' in 'p0 under plain'"),
+    ],
+)
+def test_prompts_answered_otherwise_than_the_first_are_refused(tmp_path, change, message):
+    late = pair(3)
+    for line in late:
+        change(line)  # both arms alike: nothing differs within a prompt
+    with pytest.raises(MatchError, match=f"expected the lines of one run, .*{message}.*'p3 under plain'"):
+        score_run(run_of(tmp_path, pair(0), pair(1), pair(2), late))
+
+
+def test_an_arm_is_one_setting(tmp_path):
+    late = pair(2, prevention={"detector_type": "number", "units": False})
+    with pytest.raises(
+        MatchError, match=r"arm 'avoid': units is 'unset' in 'p0 under avoid' and False in 'p2"
+    ):
+        score_run(run_of(tmp_path, pair(0), pair(1), late))
+
+
+def test_lines_of_an_arm_that_is_not_what_it_is_called_are_refused(tmp_path):
+    prevented = [make_line("p0", "plain", GOOD, prevention={"detector_type": "number"})]
+    with pytest.raises(MatchError, match=r"prevention is \{'detector_type': 'number'\} in 'p0 under plain'"):
+        score_run(write_run(tmp_path / "plain.jsonl", prevented))
+    unprevented = pair(0)
+    unprevented[1]["prevention"] = None
+    with pytest.raises(MatchError, match=r"prevention is None in 'p0 under avoid'"):
+        score_run(write_run(tmp_path / "avoid.jsonl", unprevented))
+    other = pair(0, prevention={"detector_type": "number", "on_unsupported": "retract"})
+    with pytest.raises(MatchError, match=r"'on_unsupported': 'retract'\} in 'p0 under avoid'"):
+        score_run(write_run(tmp_path / "retract.jsonl", other))
 
 
 def test_a_run_without_context_or_plain_arm_is_refused(tmp_path):
@@ -103,6 +185,27 @@ def test_several_arms_share_one_correction(tmp_path):
     found = score_run(run_of(tmp_path, *pairs))["arms"]
     assert found["avoid"]["test"]["p_holm"] == pytest.approx(2 * found["avoid"]["test"]["p_value"])
     assert found["weak"]["test"]["p_holm"] == pytest.approx(found["weak"]["test"]["p_value"])
+
+
+def penalised(step, token, *, row=0, first=False, action="blocked", returned=True):
+    return {
+        "run": 1, "step": step, "row": row, "history_length": step, "token_id": token, "literal": None,
+        "first_choice": first, "action": action, "returned": returned,
+    }  # fmt: skip
+
+
+def test_interventions_of_model_detectors_are_counted_by_step(tmp_path):
+    items = [
+        penalised(3, 1),
+        penalised(3, 2),  # beside a first choice that stands
+        penalised(5, 1, first=True, action="forced"),
+        penalised(5, 2),
+        penalised(5, 1, first=True, action="forced"),  # a literal detector blocks it, too
+        penalised(8, 1, returned=False, first=True),
+    ]
+    counters = score_run(run_of(tmp_path, pair(0, interventions=items)))["arms"]["avoid"]["counters"]
+    named = {name: counters[name] for name in ("interventions", "first_choices", "penalised", "forced")}
+    assert named == {"interventions": 2, "first_choices": 1, "penalised": 5, "forced": 1}
 
 
 def test_batches_share_counters(tmp_path):

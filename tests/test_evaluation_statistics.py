@@ -70,6 +70,28 @@ def test_interval_of_rows_that_stay_together():
     assert high - low < 0.15
 
 
+def share(rows):
+    part, whole = rows.sum(0)
+    return part / whole if whole else np.nan
+
+
+def test_resamples_of_nothing_are_left_out():
+    # one row in six holds something: a resample without it has no share, which is not a share of 1
+    rows = np.array([[0, 3], *[[0, 0]] * 5], float)
+    assert np.isnan(interval(rows, share)).all()  # (5/6)^6, a third of the resamples, know nothing
+    rows = np.array([[0, 3]] * 4 + [[0, 0]] * 4, float)
+    assert interval(rows, share) == (0, 0)  # 1 in 256
+    rows = np.array([[1, 3], [0, 3], [2, 3], [0, 3]] + [[0, 0]] * 4, float)
+    low, high = interval(rows, share)
+    assert 0 <= low < 0.25 < high <= 2 / 3
+
+
+def test_what_is_not_defined_is_nan():
+    assert np.isnan(interval([])).all()
+    found = paired([], [])
+    assert np.isnan([found.mean_difference, *found.interval]).all()
+
+
 def test_holm_by_hand():
     # sorted 0.01, 0.02, 0.03, 0.04 times 4, 3, 2, 1; none below the one before
     assert holm([0.04, 0.01, 0.03, 0.02]) == pytest.approx([0.06, 0.04, 0.06, 0.06])

@@ -1,7 +1,8 @@
 """Arms of an experiment, and the one rule about them: they differ in prevention and in nothing else.
 
-Contract: `require_matched` is called before anything is generated, `require_matched_lines` before anything is
-scored. Both raise MatchError and name each difference. There is no option that turns them off.
+Contract: `require_matched` is called before anything is generated, `require_matched_lines` on the answers to each
+prompt and `OneRun` on every line before anything is said of a run. All raise MatchError and name each difference.
+There is no option that turns them off.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ PREVENTION_OPTIONS = (
 )
 #: what all lines of a run have in common, whatever their arm
 SHARED = ("decoding", "host", "versions", "data")
+#: what a line does not say because it was written before there was a field for it
+UNKNOWN = "unknown"
 
 
 class MatchError(ValueError):
@@ -34,11 +37,23 @@ class Arm:
     """prevention: options of lettuceprevent.generate(); None generates plainly.
     decoding: what this arm alone would ask of transformers' generate(). Allowed to be there so that a
     difference is seen and refused.
+
+    A name that says what an arm does has to be true: "plain" with prevention, and a policy's name without it or
+    with another policy, raise ValueError.
     """
 
     name: str
     prevention: dict[str, Any] | None = None
     decoding: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        policy = None if self.prevention is None else self.prevention.get("on_unsupported")
+        if self.name == PLAIN and self.prevention is not None:
+            told = ", ".join(f"{key}={value}" for key, value in self.prevention.items())
+            raise ValueError(f"arm {PLAIN!r}: expected no prevention, got {told}")
+        if self.name in ON_UNSUPPORTED and policy != self.name:
+            told = "no prevention" if self.prevention is None else f"on_unsupported={policy}"
+            raise ValueError(f"arm {self.name!r}: expected on_unsupported={self.name}, got {told}")
 
 
 def parse_arm(text: str) -> Arm:
@@ -46,18 +61,15 @@ def parse_arm(text: str) -> Arm:
 
     "plain"; "avoid", "substitute", "retract" (the number detector with that policy); or
     "NAME:key=value,key=value" with the names of generate()'s options. Options that are not prevention's are
-    taken as decoding.
+    taken as decoding. A policy's name stands for its policy with options, too.
     """
     name, colon, rest = text.partition(":")
     if not name.strip():
         raise ValueError(f"arm: expected NAME or NAME:key=value,..., got {text!r}")
     if not colon:
-        if name == PLAIN:
-            return Arm(name)
-        if name in ON_UNSUPPORTED:
-            return Arm(name, {"detector_type": "number", "on_unsupported": name})
-        known = ", ".join((PLAIN, *ON_UNSUPPORTED))
-        raise ValueError(f"arm: expected one of {known}, or NAME:key=value,..., got {text!r}")
+        known = (PLAIN, *ON_UNSUPPORTED)
+        if name not in known:
+            raise ValueError(f"arm: expected one of {', '.join(known)}, or NAME:key=value,..., got {text!r}")
     options: dict[str, Any] = {}
     for pair in filter(None, (part.strip() for part in rest.split(","))):
         key, equals, value = pair.partition("=")
@@ -68,8 +80,10 @@ def parse_arm(text: str) -> Arm:
 
 
 def make_arm(name: str, options: Mapping[str, Any]) -> Arm:
-    """An arm whose options are sorted into prevention and decoding. Without a detector it is plain, and
-    options of prevention raise."""
+    """An arm whose options are sorted into prevention and decoding. One that is called like a policy has it, and
+    the number detector where none is named. Without a detector an arm is plain, and options of prevention raise."""
+    if name in ON_UNSUPPORTED:
+        options = {"on_unsupported": name, **options}
     prevention = {key: value for key, value in options.items() if key in PREVENTION_OPTIONS}
     decoding = {key: value for key, value in options.items() if key not in PREVENTION_OPTIONS}
     if prevention and prevention.setdefault("detector_type", "number") is None:
@@ -114,11 +128,8 @@ def require_matched_lines(answers: Mapping[str, Mapping[str, Any]]) -> None:
     found: list[str] = []
     for name in names[1:]:
         a, b = answers[first], answers[name]
-        for part in SHARED:
-            found += differences(a.get(part) or {}, b.get(part) or {}, first, name, f"{part}.")
-        shown = ("prompt.sha256", a["prompt"].get("sha256"), b["prompt"].get("sha256"))
-        if shown[1] != shown[2]:
-            found.append(f"{shown[0]} is {shown[1]!r} in {first!r} and {shown[2]!r} in {name!r}")
+        found += shared_differences(a, b, first, name)
+        found += differences(_asked(a["prompt"]), _asked(b["prompt"]), first, name, "prompt.")
     if found:
         raise MatchError(
             f"prompt {answers[first]['prompt']['id']!r}: answers differ in more than prevention: "
@@ -126,15 +137,76 @@ def require_matched_lines(answers: Mapping[str, Mapping[str, Any]]) -> None:
         )
 
 
+class OneRun:
+    """Whether lines are of one run: every one decoded as the first one, and every one of an arm under its options.
+
+    shared, prevention: what the first line is held to, by part of `SHARED`, and what the lines of an arm are; where
+    they are not given, the first line and each arm's first line say it. name: what messages call these.
+    """
+
+    def __init__(
+        self,
+        shared: Mapping[str, Any] | None = None,
+        prevention: Mapping[str, Mapping[str, Any]] | None = None,
+        name: str = "",
+    ) -> None:
+        self._first = shared
+        self._name = name
+        self._arms = {arm: (name, options) for arm, options in (prevention or {}).items()}
+
+    def differences(self, line: Mapping[str, Any]) -> list[str]:
+        """Each difference of a line from those before it, in words; and whether its arm is what it is called."""
+        prompt, arm = line["prompt"]["id"], line["arm"]
+        here = f"{prompt} under {arm}"
+        if self._first is None:
+            self._first, self._name = line, here
+        there, options = self._arms.setdefault(arm, (here, line["prevention"] or {}))
+        return [
+            *_misnamed(arm, line["prevention"], here),
+            *shared_differences(self._first, line, self._name, here),
+            *differences(options, line["prevention"] or {}, there, here, f"arm {arm!r}: "),
+        ]
+
+    def require(self, line: Mapping[str, Any]) -> None:
+        """Raise MatchError where a line differs from those before it."""
+        found = self.differences(line)
+        if found:
+            raise MatchError(f"expected the lines of one run, got lines that differ: {'; '.join(found)}")
+
+
+def _misnamed(arm: str, prevention: Mapping[str, Any] | None, where: str) -> list[str]:
+    """What a line says of an arm whose name says something else. A policy that it does not name may be any."""
+    if arm == PLAIN and prevention is not None:
+        return [f"prevention is {dict(prevention)!r} in {where!r}"]
+    if arm in ON_UNSUPPORTED and (prevention is None or prevention.get("on_unsupported", arm) != arm):
+        return [f"prevention is {prevention!r} in {where!r}"]
+    return []
+
+
+def shared_differences(a: Mapping[str, Any], b: Mapping[str, Any], first: str, second: str) -> list[str]:
+    """Each setting of `SHARED` in which two lines differ, in words."""
+    return [
+        text
+        for part in SHARED
+        for text in differences(a.get(part) or {}, b.get(part) or {}, first, second, f"{part}.")
+    ]
+
+
+def _asked(prompt: Mapping[str, Any]) -> dict[str, Any]:
+    """What makes two prompts the same one: the text, and the batch it was answered in."""
+    return {"sha256": prompt.get("sha256"), "batch": prompt.get("batch", UNKNOWN)}
+
+
 def differences(
     a: Mapping[str, Any], b: Mapping[str, Any], first: str, second: str, prefix: str = ""
 ) -> list[str]:
-    """Each key in which two settings differ, in words."""
+    """Each key in which two settings differ, in words. What is `UNKNOWN` on a side differs from nothing."""
     missing = "unset"
+    pairs = {key: (a.get(key, missing), b.get(key, missing)) for key in sorted({*a, *b})}
     return [
-        f"{prefix}{key} is {a.get(key, missing)!r} in {first!r} and {b.get(key, missing)!r} in {second!r}"
-        for key in sorted({*a, *b})
-        if a.get(key, missing) != b.get(key, missing)
+        f"{prefix}{key} is {one!r} in {first!r} and {other!r} in {second!r}"
+        for key, (one, other) in pairs.items()
+        if one != other and UNKNOWN not in (one, other)
     ]
 
 

@@ -184,7 +184,7 @@ def _score(options: argparse.Namespace) -> int:
 
         write_page(options.html, run_page(run_lines(options.run_path, prompts), title=options.run_path.name))
     if options.json:
-        print(json.dumps(results, ensure_ascii=False, indent=2))
+        print(json.dumps(results, ensure_ascii=False, indent=2, allow_nan=False))
     else:
         print(table(results))
     return 0

@@ -27,6 +27,8 @@ PERPLEXITY = 3.0
 ARM_SHARE = 0.5
 #: ... or where its share is this much above the plain arm's
 ARM_EXCESS = 0.05
+#: ... or where the share with any flag at all, those relative to the plain answer among them, is this much above it
+ARM_FLAGGED = 0.10
 #: ... or where its digits are this share of all its characters
 ARM_DIGITS = 0.25
 #: ... or where the median of its length ratios is outside of this
@@ -34,7 +36,8 @@ ARM_LENGTH = (0.5, 2.0)
 #: ... or where the geometric mean of its perplexity ratios is above this
 ARM_PERPLEXITY = 1.5
 
-#: flags that are relative to the plain answer: they do not count for ARM_SHARE, whose medians have rules of their own
+#: flags that are relative to the plain answer: they do not count for ARM_SHARE and ARM_EXCESS, but for ARM_FLAGGED, as
+#: a median says nothing of the answers on its other side
 RELATIVE = frozenset({"length", "perplexity"})
 
 
@@ -116,6 +119,11 @@ def gate(answers: Sequence[Shape], plain: Sequence[Shape] | None = None) -> list
     ratio = perplexity_ratio(answers, plain)
     if ratio is not None and ratio > ARM_PERPLEXITY:
         reasons.append(f"its perplexity is {ratio:.2f} times that of the plain answers")
+    flagged = sum(bool(flags(a, p)) for a, p in pairs)
+    if flagged - sum(bool(flags(p)) for p in plain) > ARM_FLAGGED * len(pairs):
+        reasons.append(
+            f"{flagged / len(pairs):.0%} of its answers are flagged beside the plain ones, of those {_share(plain):.0%}"
+        )
     return reasons
 
 

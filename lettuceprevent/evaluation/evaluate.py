@@ -3,7 +3,7 @@
 Contract: what is generated is a function of (host, prompt, arm, decoding, seed) and of the batch a prompt is
 in, never of what was answered before; so a run that is killed and taken up again gives the lines of one that
 was not. Arms that differ in anything but prevention are refused, also against the lines that are already
-there.
+there; so are prompts that would come in another batch than before.
 Several processes (`accelerate launch`) share the work by batch; each writes a shard of its own.
 """
 
@@ -30,7 +30,7 @@ from ..hosts import has_template, prompt_text
 from ..report import PreventionReport
 from ..version import VERSION
 from ..vocabulary import Vocabulary
-from .arms import SHARED, Arm, MatchError, differences, jsonable, require_matched
+from .arms import UNKNOWN, Arm, MatchError, OneRun, jsonable, require_matched
 from .prompts import Prompt, Prompts
 from .runs import FORMAT, Line, Run, ShardWriter, shard_name, text_hash
 
@@ -179,13 +179,13 @@ def evaluate(
         if writer.cut:
             say(f"{shard.name}: cut {writer.cut} bytes of a line that a kill left unfinished")
         with Run(out) as run:
-            _require_same(run, shared, arms)
+            groups = [prompts.prompts[at : at + batch] for at in range(0, len(prompts.prompts), batch)]
+            _require_same(run, shared, arms, groups)
             work = [
                 (group, arm)
-                for at in range(0, len(prompts.prompts), batch)
-                if at // batch % processes == process
-                for group in [prompts.prompts[at : at + batch]]
-                for arm in _turned(arms, at // batch)
+                for at, group in enumerate(groups)
+                if at % processes == process
+                for arm in _turned(arms, at)
             ]
             left = [
                 (group, arm, [p for p in group if (p.id, arm.name) not in run])
@@ -210,28 +210,23 @@ def _turned(arms: Sequence[Arm], turn: int) -> list[Arm]:
     return [*arms[at:], *arms[:at]]
 
 
-def _require_same(run: Run, shared: Mapping[str, Any], arms: Sequence[Arm]) -> None:
-    """Raise MatchError where the answers that are there were made otherwise than those to come."""
-    line = run.first()
-    if line is None:
-        return
-    here, there = "this call", str(run.path.name)
-    found = [
-        text
-        for part in SHARED
-        for text in differences(line.get(part) or {}, shared[part], there, here, f"{part}.")
-    ]
-    options = {arm.name: jsonable(arm.prevention or {}) for arm in arms}
-    known: set[str] = set()
+def _require_same(
+    run: Run, shared: Mapping[str, Any], arms: Sequence[Arm], groups: Sequence[Sequence[Prompt]]
+) -> None:
+    """Raise MatchError where an answer that is there was made otherwise than those to come."""
+    one = OneRun(shared, {arm.name: jsonable(arm.prevention or {}) for arm in arms}, "this call")
+    batches = {prompt.id: batch_hash(group) for group in groups for prompt in group}
     for line in run:
-        name = line["arm"]
-        if name in options and name not in known:
-            found += differences(line["prevention"] or {}, options[name], there, here, f"arm {name!r}: ")
-        known.add(name)
-        if known >= set(options):
-            break
-    if found:
-        raise MatchError(f"the run cannot be taken up again, its answers differ: {'; '.join(found)}")
+        found = one.differences(line)
+        prompt = line["prompt"]
+        before = prompt.get("batch", UNKNOWN)
+        now = batches.get(prompt["id"], before)  # a prompt that this call leaves alone
+        if before not in (UNKNOWN, now):
+            found.append(
+                f"{prompt['id']!r} is in another batch of prompts (--limit and the like choose them)"
+            )
+        if found:
+            raise MatchError(f"the run cannot be taken up again, its answers differ: {'; '.join(found)}")
 
 
 def _answers(
@@ -249,7 +244,7 @@ def _answers(
             "input_text": [Grounding(prompt.passages, prompt.query) for prompt in group],
             "report": report,
         }
-    torch.manual_seed(int(text_hash(f"{seed}\0{[prompt.id for prompt in group]}"), 16) >> 1)
+    torch.manual_seed(int(text_hash(f"{seed}\0{_ids(group)}"), 16) >> 1)
     began = time.perf_counter()
     with torch.inference_mode():
         out = generate(host.model, **inputs, **settings, tokenizer=host.tokenizer, **options)
@@ -275,6 +270,7 @@ def _answers(
                 "prompt": {
                     "id": prompt.id,
                     "sha256": text_hash(text),
+                    "batch": batch_hash(group),
                     "task": prompt.task,
                     "passages": list(prompt.passages),
                     "query": prompt.query,
@@ -295,6 +291,15 @@ def _answers(
             }
         )
     return lines
+
+
+def batch_hash(group: Sequence[Prompt]) -> str:
+    """The field `prompt.batch` of a line: which prompts were answered together, in order."""
+    return text_hash(str(_ids(group)))
+
+
+def _ids(group: Sequence[Prompt]) -> list[str]:
+    return [prompt.id for prompt in group]
 
 
 def _to_end(ids: list[int], ends: frozenset[int]) -> list[int]:

@@ -22,6 +22,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from ..report import finite
 from .prompts import Prompts
 from .runs import Line, Run
 
@@ -454,19 +455,15 @@ def _data(answer: Shown) -> str:
         else {"say": step["say"], "us": step["us"], "c": [list(map(_short, row)) for row in step["c"]]}
         for step in answer.steps
     ]
-    return json.dumps(_finite(steps), separators=(",", ":")).replace("<", "\\u003c").replace("&", "\\u0026")
+    return (
+        json.dumps(finite(steps), allow_nan=False, separators=(",", ":"))
+        .replace("<", "\\u003c")
+        .replace("&", "\\u0026")
+    )
 
 
 def _short(value: Any) -> Any:
     return round(value, 4) if isinstance(value, float) else value
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_finite(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def text(value: str) -> str:

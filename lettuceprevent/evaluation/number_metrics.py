@@ -109,7 +109,7 @@ def _units(text: str, checked: Sequence[Checked]) -> list[tuple[str, Checked | N
 
 def blocked_literals(line: Mapping[str, Any], numbers: ContextNumbers) -> Counter[str]:
     """The literals that interventions on the returned answer kept from being written, by the checker's
-    status; "none" where what was blocked holds no number by itself.
+    status; "none" where what was blocked holds no number by itself. Model detectors name no literal and have none here.
 
     A literal is judged as far as it was known when it was blocked, so "supported" may also be the beginning
     of a longer, unsupported one: an upper figure for over-blocking. `first_block` is exact where it applies.
@@ -127,17 +127,18 @@ def blocked_literals(line: Mapping[str, Any], numbers: ContextNumbers) -> Counte
 def first_block(
     plain: Mapping[str, Any], other: Mapping[str, Any], plain_checked: Sequence[Checked]
 ) -> str | None:
-    """What the host would have written at the first intervention, by the checker's status; "none" where that
-    is no number; None where there is no intervention or the decoding is not greedy.
+    """What the host would have written where its first choice was first penalised, by the checker's status; "none"
+    where that is no number; None where that never happened or the decoding is not greedy.
 
     Under greedy decoding both answers are the same up to there, and the plain answer says how the host would
-    have gone on: "supported" or "exempt" is over-blocking.
+    have gone on: "supported" or "exempt" is over-blocking. Candidates that a model detector penalises beside a first
+    choice that stands change nothing. First in time: what comes after a retraction may lie further to the front.
     """
     decoding = other["decoding"]
-    items = (other["report"] or {}).get("interventions", ())
+    items = [item for item in (other["report"] or {}).get("interventions", ()) if item["first_choice"]]
     if not items or decoding.get("do_sample") or (decoding.get("num_beams") or 1) > 1:
         return None
-    at = min(item["history_length"] for item in items)
+    at = items[0]["history_length"]
     pieces = plain["answer"]["pieces"]
     if at >= len(pieces) or "".join(pieces) != plain["answer"]["text"]:
         return None

@@ -238,7 +238,7 @@ def pack(run: str | Path, target: Path, *, contexts: bool = True, candidates: bo
                     line["prompt"] |= {"passages": [], "query": "", "text": ""}
                 if not candidates:
                     line["answer"]["top"] = []
-                text = json.dumps(line, ensure_ascii=False, separators=(",", ":")) + "\n"
+                text = json.dumps(line, ensure_ascii=False, allow_nan=False, separators=(",", ":")) + "\n"
                 file.write(text.encode("utf-8", "surrogatepass"))
                 count += 1
     return count

@@ -1,9 +1,10 @@
 """`lettuceprevent score`: judge a run that is on disk, without the host.
 
 Contract: prompts are judged one after the other, all arms of one together; nothing of a text is kept, so that
-memory does not grow with the answers but for a few numbers each. Arms that differ in more than prevention, and
-prompts without a context, raise. An arm that fails the degeneration gate is reported as failed, with reasons
-and without reduction or test.
+memory does not grow with the answers but for a few numbers each. Arms that differ in more than prevention, lines
+that are not of one run, and prompts without a context, raise. An arm that fails the degeneration gate is reported as
+failed, with reasons and without reduction or test. What is not defined (a ratio to nothing, the interval of none) is
+None, and "-" in the table.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from typing import Any
 import numpy as np
 
 from ..grounding import Grounding
-from .arms import PLAIN, require_matched_lines
+from ..report import finite
+from .arms import PLAIN, OneRun, require_matched_lines
 from .auditors import Auditor, Sample
 from .degeneration import RELATIVE, Shape, flags, gate, perplexity_ratio, rouge_l, shape
 from .number_metrics import (
@@ -131,10 +133,13 @@ def _counters(report: Mapping[str, Any] | None) -> dict[str, float]:
     if report is None:
         return {}
     returned = [item for item in report["interventions"] if item["returned"] is not False]
+    firsts = [item for item in returned if item["first_choice"]]
     share = 1 / report.get("batch_rows", 1)
     found: dict[str, float] = {
-        "interventions": len(returned),
-        "forced": sum(item["action"] == "forced" for item in returned),
+        "interventions": _places(returned),
+        "first_choices": _places(firsts),
+        "penalised": len(returned),
+        "forced": _places([item for item in returned if item["action"] == "forced"]),
         "retractions": len(report["retractions"]),
         "dead": sum(item["dead"] for item in report["sequences"]),
         "word_leaks": sum(item["word_leaks"] for item in report["sequences"]),
@@ -143,6 +148,12 @@ def _counters(report: Mapping[str, Any] | None) -> dict[str, float]:
     for name in ("errors", "skipped", "steps", "checked"):
         found[name] = share * report["counters"].get(name, 0)
     return found
+
+
+def _places(items: Sequence[Mapping[str, Any]]) -> int:
+    """Steps of rows at which interventions were: a model detector, or two detectors, may penalise several candidates
+    of one."""
+    return len({(item["run"], item["step"], item["row"]) for item in items})
 
 
 # --- a run -------------------------------------------------------------------------------------------
@@ -156,8 +167,9 @@ def score_run(
     details: Callable[[Scored], None] | None = None,
     prompts: Prompts | None = None,
 ) -> dict[str, Any]:
-    """Figures of a run per arm, as plain data. details: called with every scored answer. prompts: those of the
-    run, for lines that were packed without contexts; other data than the run's raises RunError.
+    """Figures of a run per arm, as data that JSON can hold: what is not defined is None. details: called with
+    every scored answer. prompts: those of the run, for lines that were packed without contexts; other data than
+    the run's raises RunError.
 
     An empty run, or one without the plain arm, raises RunError.
     """
@@ -170,6 +182,7 @@ def score_run(
         shared: dict[str, Any] = {
             name: line[name] for name in ("host", "decoding", "versions", "data") if name in line
         }
+        one = OneRun()
         known = _known(prompts, line)
         prevention: dict[str, Any] = {}
         for prompt in run.prompts:
@@ -177,6 +190,9 @@ def score_run(
             if prompt in known:
                 for each_line in answers.values():
                     each_line["prompt"] |= {"passages": known[prompt].passages, "query": known[prompt].query}
+            require_matched_lines(answers)
+            for each_line in answers.values():
+                one.require(each_line)
             for each in score_prompt(answers, plain=plain, auditors=auditors):
                 by_arm.setdefault(each.arm, {})[prompt] = each
                 prevention.setdefault(each.arm, answers[each.arm]["prevention"])
@@ -191,7 +207,7 @@ def score_run(
         test["p_holm"] = p_value
     for arm in arms:
         results[arm]["prevention"] = prevention[arm]
-    return {"prompts": count, "plain": plain, "arms": results, **shared}
+    return dict(finite({"prompts": count, "plain": plain, "arms": results, **shared}))
 
 
 def _known(prompts: Prompts | None, line: Line) -> dict[str, Prompt]:
@@ -234,8 +250,10 @@ def _result(arm: Mapping[str, Scored], plain: Mapping[str, Scored], is_plain: bo
         "first_blocks": dict(Counter(s.first_block for s in mine if s.first_block is not None)),
         "substitutions": sum(s.substitutions for s in mine),
         "time_ratio": _ratio([s.seconds for s in mine], [s.seconds for s in others]),
-        "time_ratio_per_step": (sum(s.seconds for s in mine) / sum(s.steps for s in mine))
-        / (sum(s.seconds for s in others) / sum(s.steps for s in others)),
+        "time_ratio_per_step": _over(
+            _over(sum(s.seconds for s in mine), sum(s.steps for s in mine)),
+            _over(sum(s.seconds for s in others), sum(s.steps for s in others)),
+        ),
     }
     if reasons:
         return result
@@ -263,14 +281,14 @@ def _sums(rows: Any) -> dict[str, Any]:
 
 
 def _mean(values: Sequence[float]) -> dict[str, float]:
+    """With an interval; nan of none."""
     low, high = interval(values)
     return {"mean": float(np.mean(values)) if values else float("nan"), "low": low, "high": high}
 
 
-def _ratio(after: Sequence[float], before: Sequence[float]) -> dict[str, float | None]:
-    """Sum over sum, with an interval over pairs; nulls where what was before is 0."""
-    if not sum(before):
-        return {"mean": None, "low": None, "high": None}
+def _ratio(after: Sequence[float], before: Sequence[float]) -> dict[str, float]:
+    """Sum over sum, with an interval over pairs; nan where what was before is 0. The interval is nan where that
+    is so in too many resamples."""
     rows = np.array([before, after], float).T
     low, high = interval(rows, _sum_over_sum)
     return {"mean": _sum_over_sum(rows), "low": low, "high": high}
@@ -278,21 +296,26 @@ def _ratio(after: Sequence[float], before: Sequence[float]) -> dict[str, float |
 
 def _sum_over_sum(rows: Any) -> float:
     before, after = rows.sum(0)
-    return float(after / before) if before else float(np.nan if after else 1.0)
+    return _over(float(after), float(before))
 
 
-def _reduction(before: Sequence[float], after: Sequence[float]) -> dict[str, float | None]:
-    """1 - after / before; nulls where there was nothing to reduce."""
+def _over(part: float, whole: float) -> float:
+    """A ratio; nan to nothing, also that of nothing."""
+    return part / whole if whole else float("nan")
+
+
+def _reduction(before: Sequence[float], after: Sequence[float]) -> dict[str, float]:
+    """1 - after / before; nan where there was nothing to reduce."""
     ratio = _ratio(after, before)
-    turned = {"mean": ratio["mean"], "low": ratio["high"], "high": ratio["low"]}
-    return {key: None if value is None else 1 - value for key, value in turned.items()}
+    return {"mean": 1 - ratio["mean"], "low": 1 - ratio["high"], "high": 1 - ratio["low"]}
 
 
 # --- for people --------------------------------------------------------------------------------------
 
 
 def table(results: Mapping[str, Any]) -> str:
-    """The figures of `score_run` as Markdown; a failed arm has its reasons in place of a reduction."""
+    """The figures of `score_run` as Markdown; a failed arm has its reasons in place of a reduction. "-" where a
+    figure is not defined, nothing where it does not apply."""
     head = (
         "arm", "answers", "unsupported", "reduction (95 %)", "p (Holm)", "effect r", "supported", "derivable",
         "over-blocked", "substitutions", "forced", "degenerate", "perplexity", "ROUGE-L", "time",
@@ -321,8 +344,7 @@ def table(results: Mapping[str, Any]) -> str:
             row += ["", "", ""]
         row.append(arm["degenerate"])
         if compared:
-            perplexity = arm["perplexity_ratio"]
-            row += ["" if perplexity is None else f"{perplexity:.2f}", f"{arm['rouge_l']['mean']:.2f}"]
+            row += [_figure(arm["perplexity_ratio"], "{:.2f}"), _figure(arm["rouge_l"]["mean"], "{:.2f}")]
             row.append(_interval(arm["time_ratio"], "{:.2f}"))
         else:
             row += ["", "", ""]
@@ -346,14 +368,19 @@ def _audits(arms: Mapping[str, Any]) -> list[str]:
     return lines
 
 
+def _figure(value: float | None, form: str) -> str:
+    return "-" if value is None else form.format(value)
+
+
 def _interval(value: Mapping[str, float | None], form: str) -> str:
-    if value["mean"] is None or value["low"] is None or value["high"] is None:
-        return "nothing to reduce"
-    return f"{form.format(value['mean'])} ({form.format(value['low'])} to {form.format(value['high'])})"
+    mean, low, high = (_figure(value[key], form) for key in ("mean", "low", "high"))
+    if mean == "-":
+        return mean
+    return f"{mean} (-)" if "-" in (low, high) else f"{mean} ({low} to {high})"
 
 
 def dump(each: Scored) -> str:
     """A scored answer as one JSON line."""
     data = dataclasses.asdict(each)
     data["numbers"] = {status: each.numbers.get(status, 0) for status in STATUSES}
-    return json.dumps(data, ensure_ascii=False)
+    return json.dumps(finite(data), ensure_ascii=False, allow_nan=False)

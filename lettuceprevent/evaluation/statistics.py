@@ -1,7 +1,8 @@
 """Paired statistics: Wilcoxon's signed-rank test with its effect size, bootstrap intervals, Holm's correction.
 
 Contract: the tests are scipy's; only what scipy lacks (the rank-biserial correlation, Holm) is worked out
-here. Pairs are given in the same order on both sides.
+here. Pairs are given in the same order on both sides. What is not defined is nan, never a number that could be
+taken for one.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ class Paired:
 
     changed: pairs that differ; p_value and effect are of those. effect: matched-pairs rank-biserial
     correlation, (favourable - unfavourable rank sum) / all ranks, from -1 (after is lower in every pair) to 1;
-    0 where none differs. mean_difference with its interval (low, high).
+    0 where none differs. mean_difference with its interval (low, high); nan without pairs.
     """
 
     pairs: int
@@ -50,7 +51,7 @@ def paired(before: ArrayLike, after: ArrayLike, *, confidence: float = 0.95, see
         changed=len(moved),
         p_value=p_value,
         effect=rank_biserial(difference),
-        mean_difference=float(difference.mean()) if len(difference) else 0.0,
+        mean_difference=float(difference.mean()) if len(difference) else float("nan"),
         interval=interval(difference, confidence=confidence, seed=seed),
     )
 
@@ -78,7 +79,9 @@ def interval(
 
     statistic(values, axis=...) for values of one dimension; statistic(rows) -> float for rows. Where BCa is not
     defined (all resamples alike, for instance), and for more than 5,000 values, it is the percentile interval;
-    with fewer than two values both ends are the statistic itself.
+    with fewer than two values both ends are the statistic itself. Resamples of which the statistic is nan (a share
+    of nothing) are left out; where they are more than 1 - confidence of all, or there are no values, both ends are
+    nan.
     """
     data = np.asarray(values, float)
     if len(data) < 2:
@@ -112,8 +115,14 @@ def interval(
                 )
         low, high = float(found.confidence_interval.low), float(found.confidence_interval.high)
         if np.isfinite(low) and np.isfinite(high):
-            break
-    return low, high
+            return low, high
+    drawn = np.asarray(found.bootstrap_distribution)
+    known = drawn[~np.isnan(drawn)]
+    if len(known) < confidence * len(drawn):
+        return float("nan"), float("nan")
+    tail = (1 - confidence) / 2
+    low, high = np.quantile(known, [tail, 1 - tail])
+    return float(low), float(high)
 
 
 def holm(p_values: Sequence[float]) -> list[float]:

@@ -28,7 +28,7 @@ from ..generation import generate
 from ..grounding import Grounding
 from ..probe import Probe
 from ..profiles import Profile, describe_host, detector_versions
-from ..report import PreventionReport
+from ..report import PreventionReport, finite
 from .arms import jsonable, make_arm, option_value
 from .auditors import Auditor, Sample
 from .degeneration import Shape, gate, shape
@@ -461,7 +461,8 @@ def run_tune(options: argparse.Namespace) -> int:
         plot(tuned, options.out / "plot.png", options.budget)
     text = table(tuned, options.budget)
     (options.out / "table.md").write_text(text + "\n", encoding="utf-8")
-    (options.out / "grid.json").write_text(json.dumps(document(tuner, tuned, prompts), indent=1) + "\n")
+    grid = json.dumps(finite(document(tuner, tuned, prompts)), indent=1, allow_nan=False)
+    (options.out / "grid.json").write_text(grid + "\n", encoding="utf-8")
     print(text)
     if tuned.chosen is None:
         return 1
