@@ -84,6 +84,8 @@ class Checkpoint:
         training data; None where nothing names one (the published checkpoint).
     alignment: how answers were shown to it in training, and what it is used with where the caller names none;
         None where nothing says so.
+    prompt_decoder: reads context and query where an adapter was trained on answers alone and does not act on
+        them; layers below the adapted ones are shared. None: the decoder reads all.
     """
 
     source: str
@@ -98,6 +100,7 @@ class Checkpoint:
     fingerprint: str
     threshold: float | None = None
     alignment: str | None = None
+    prompt_decoder: Decoder | None = None
 
     @torch.inference_mode()
     def unsupported(self, hidden: Tensor) -> Tensor:
@@ -346,7 +349,8 @@ class _NoNorm(Norm):
 
 @dataclass(frozen=True)
 class _Read:
-    """What a checkpoint's files say. home: where config and tokenizer lie."""
+    """What a checkpoint's files say. home: where config and tokenizer lie. plain: the base's weights and how many
+    layers the detector shares with it, where it reads context and query."""
 
     home: Path
     config: Any
@@ -354,6 +358,7 @@ class _Read:
     head: tuple[Tensor, Tensor]
     class_weights: Tensor | None
     fingerprint: str
+    plain: tuple[dict[str, Tensor], int] | None = None
 
 
 def _read_whole(folder: Path, source: str) -> _Read:
@@ -383,9 +388,10 @@ def _read_adapter(folder: Path, source: str) -> _Read:
         raise CheckpointError(f"{source}: expected {ADAPTER_WEIGHTS}, found none")
     tensors = load_file(str(folder / ADAPTER_WEIGHTS))
     body = base_weights(home, config, source)
+    plain = (dict(body), int(card["lora_layers"][0]) - 1) if card["format"] == 2 else None
     head = _add_adapter(body, tensors, card, int(config.hidden_size), source)
     digest = _fingerprint(home) + _hash_files([folder / ADAPTER, folder / ADAPTER_WEIGHTS])
-    return _Read(home, config, body, head, None, hashlib.sha256(digest.encode()).hexdigest())
+    return _Read(home, config, body, head, None, hashlib.sha256(digest.encode()).hexdigest(), plain)
 
 
 def _adapter_card(folder: Path, source: str) -> dict[str, Any]:
@@ -393,11 +399,14 @@ def _adapter_card(folder: Path, source: str) -> dict[str, Any]:
     card = json.loads((folder / ADAPTER).read_text("utf-8"))
     wanted = {"format", "base", "layers", "rank", "scale", "lora_layers"}
     if (
-        card.get("format") != 1
+        (card.get("format"), card.get("adapted")) not in ((1, None), (2, "answer"))
         or not wanted <= set(card)
         or not {"id", "shape", "weights"} <= set(card["base"])
     ):
-        raise CheckpointError(f"{source}: expected {ADAPTER} of format 1 with {', '.join(sorted(wanted))}")
+        raise CheckpointError(
+            f"{source}: expected {ADAPTER} of format 1, or 2 and adapted 'answer', with "
+            f"{', '.join(sorted(wanted))}"
+        )
     return dict(card)
 
 
@@ -431,15 +440,26 @@ def _load(folder: Path, source: str, device: torch.device, dtype: torch.dtype) -
     if rotary is not None:
         rotary = type(rotary)(config=config)  # the skeleton's own has no values on the meta device
     normed = getattr(config, "final_norm", True)
-    if not normed:
-        body = {**body, f"{_final_norm(skeleton)}.weight": torch.ones(config.hidden_size)}
-    try:
-        parts = take_apart(config, body, rotary)
-    except ValueError as error:
-        raise CheckpointError(f"{source}: {error}") from error
-    decoder = Decoder.build(parts, device=device, dtype=dtype)
-    if not normed:
-        decoder.final_norm = _NoNorm(decoder.final_norm.weight, None, 0.0)
+
+    def built(weights: dict[str, Tensor]) -> Decoder:
+        if not normed:
+            weights = {**weights, f"{_final_norm(skeleton)}.weight": torch.ones(config.hidden_size)}
+        try:
+            parts = take_apart(config, weights, rotary)
+        except ValueError as error:
+            raise CheckpointError(f"{source}: {error}") from error
+        made = Decoder.build(parts, device=device, dtype=dtype)
+        if not normed:
+            made.final_norm = _NoNorm(made.final_norm.weight, None, 0.0)
+        return made
+
+    decoder = built(body)
+    prompt_decoder = None
+    if read.plain is not None:
+        weights, same = read.plain
+        prompt_decoder = built(weights)
+        prompt_decoder.layers[:same] = decoder.layers[:same]
+        prompt_decoder.embedding = decoder.embedding
     tokenizer, cls_id, sep_id = detector_tokenizer(read.home, config, source)
     threshold, alignment = _training(folder, source)
     return Checkpoint(
@@ -455,6 +475,7 @@ def _load(folder: Path, source: str, device: torch.device, dtype: torch.dtype) -
         fingerprint=read.fingerprint,
         threshold=threshold,
         alignment=alignment,
+        prompt_decoder=prompt_decoder,
     )
 
 

@@ -465,7 +465,7 @@ class CausalDetector:
         buffer.position[:end] = np.arange(end)
         chain = Mask(0, shared, None)
         segment = Segment(buffer.keys, 0, end - shared, shared, chain, chain)
-        self._forward(ids[shared:], buffer.position[shared:end], [segment])
+        self._forward(ids[shared:], buffer.position[shared:end], [segment], self.checkpoint.prompt_decoder)
         buffer.used = buffer.settled = buffer.trunk = end
         self._count("prefixes_read")
         self._count("prefix_tokens", end - shared)
@@ -560,12 +560,17 @@ class CausalDetector:
             node.score = score
 
     def _forward(
-        self, tokens: Sequence[int], positions: NDArray[np.int64], segments: list[Segment]
+        self,
+        tokens: Sequence[int],
+        positions: NDArray[np.int64],
+        segments: list[Segment],
+        decoder: Decoder | None = None,
     ) -> Tensor:
-        device = self.checkpoint.decoder.device
+        decoder = decoder or self.checkpoint.decoder
+        device = decoder.device
         self._count("forward_passes")
         self._count("rows", len(tokens))
-        return self.checkpoint.decoder.forward(
+        return decoder.forward(
             torch.tensor(tokens, device=device), torch.from_numpy(positions).to(device), segments
         )
 

@@ -81,6 +81,12 @@ WAYS = [
         id="ettin, four layers, lora",
         marks=needs_peft,
     ),
+    pytest.param(
+        "llama",
+        {"lora_rank": 4, "lora_layers": (2, 2), "answer_only": True},
+        id="llama, lora on answers",
+        marks=needs_peft,
+    ),
 ]
 LORA = {"lora_rank": 4, "lora_layers": (2, 2)}
 
@@ -110,6 +116,7 @@ def test_trained_written_loaded_and_used(
     assert losses[-1] < 0.5 * losses[0]
     assert card["validation"]["average_precision"] > 0.9  # the numbers are always the same
     assert not (tmp_path / "state.pt").exists() and (tmp_path / "README.md").is_file()
+    assert not list(tmp_path.glob("prompts-*"))
     checkpoint = load_checkpoint(tmp_path)
     assert len(checkpoint.decoder.layers) == card["layers"] == changes.get("keep_layers", card["layers"])
     detector = CausalDetector.for_host(checkpoint.tokenizer, detector_model=checkpoint)
@@ -226,7 +233,81 @@ def test_the_merged_weights_score_as_the_unmerged(bases: dict[str, str], base: s
     assert (without - plain).abs().max() > 1e-2  # the factors matter
 
 
-@pytest.mark.parametrize("changes", [{}, pytest.param(LORA, marks=needs_peft)])
+@needs_peft
+@pytest.mark.parametrize("base", ["llama", "ettin"])
+def test_factors_on_the_answer_alone_leave_the_prompt_to_the_base(
+    bases: dict[str, str], base: str, tmp_path: Path
+) -> None:
+    layers = 2 if base == "llama" else 4
+    model = TokenClassifier(
+        bases[base],
+        keep_layers=layers,
+        rank=3,
+        lora_layers=(2, layers),
+        answer_only=True,
+        dtype=torch.float32,
+    )
+    plain = TokenClassifier(bases[base], keep_layers=layers, rank=0, dtype=torch.float32)
+    with torch.no_grad():
+        for name, weight in model.trained().items():
+            weight.copy_(torch.randn(weight.shape, generator=torch.Generator().manual_seed(len(name))) * 0.3)
+    model.take(model.as_written())
+    model.write(tmp_path)
+    checkpoint = load_checkpoint(tmp_path)
+    assert checkpoint.prompt_decoder is not None
+    assert checkpoint.prompt_decoder.layers[0] is checkpoint.decoder.layers[0]  # below the factors
+    assert checkpoint.prompt_decoder.layers[1] is not checkpoint.decoder.layers[1]
+    detector = CausalDetector.for_host(model.tokenizer, detector_model=checkpoint)
+    example = replace(EXAMPLES[0], context=" ".join([EXAMPLES[0].context] * 12))  # longer than a window
+    row = encode([example], [(model.tokenizer, detector.alignment)], model, 700, 0)[0]
+    prompt, answer = row.ids[: -len(row.labels)], row.ids[-len(row.labels) :]
+    grounding = Grounding((example.context,), example.query)
+    assert detector.prefixes(grounding) == [prompt]
+    scores = detector.score(
+        [ScoreRequest(grounding, answer[:at], (answer[at],)) for at in range(len(answer))]
+    )
+    with torch.no_grad():
+        read = model.read_prompt(prompt)
+        got = torch.softmax(model.classify(model.answer_states(read, answer)), -1)[:, 1]
+        everywhere = torch.softmax(model(torch.tensor([row.ids]))[0, -len(answer) :], -1)[:, 1]
+        # The base alone reads the prompt as the checkpoint's other decoder does, and as a whole pass does.
+        whole = plain.states(torch.tensor([row.ids]))[0, -len(answer) :]
+        apart = plain.answer_states(read, answer)
+    assert np.abs(np.concatenate(scores) - got.numpy()).max() < 1e-4
+    assert (everywhere - got).abs().max() > 1e-2  # it matters where the factors act
+    assert (whole - apart).abs().max() < 1e-4 * max(1.0, float(whole.abs().max()))
+
+
+@needs_peft
+def test_a_prompt_is_read_once_per_training(
+    bases: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[tuple[int, ...]] = []
+    before = TokenClassifier.read_prompt
+    monkeypatch.setattr(
+        TokenClassifier, "read_prompt", lambda self, ids: read.append(tuple(ids)) or before(self, ids)
+    )
+    recipe = replace(TINY, **LORA, answer_only=True)
+    data = [*EXAMPLES, *(replace(each, id=f"{each.id}b", spans=()) for each in EXAMPLES)]
+    (tmp_path / "prompts-of-another-recipe").mkdir()
+    train_causal(bases["llama"], data, tmp_path, recipe, cpu=True, say=quiet)
+    assert len(read) == len(set(read)) == len(EXAMPLES)
+    assert not list(tmp_path.glob("prompts-*"))
+
+
+def test_answer_only_needs_factors(bases: dict[str, str]) -> None:
+    with pytest.raises(ValueError, match="expected LoRA"):
+        TokenClassifier(bases["llama"], rank=0, answer_only=True)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        pytest.param(LORA, marks=needs_peft),
+        pytest.param({**LORA, "answer_only": True}, marks=needs_peft),
+    ],
+)
 def test_a_killed_run_ends_like_an_undisturbed_one(
     bases: dict[str, str], changes: dict[str, Any], tmp_path: Path
 ) -> None:

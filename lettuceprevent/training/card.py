@@ -13,6 +13,8 @@ def model_card(card: Mapping[str, Any]) -> str:
     how = "All weights were trained."
     if recipe["lora_rank"]:
         how = f"LoRA of rank {recipe['lora_rank']} on the layers {first} to {last}; the base is not in this folder."
+        if recipe.get("answer_only"):
+            how += " The factors act on the answer alone, the base reads what comes before it."
     settings = "\n".join(f"| {name} | {value} |" for name, value in recipe.items())
     figures = " | ".join(f"{found[name]:.3f}" for name in ("average_precision", "auroc", "f1", "threshold"))
     return f"""---

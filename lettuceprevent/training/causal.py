@@ -37,6 +37,7 @@ from .data import Example, data_hash
 from .files import replace_text
 from .labels import drawn, label_detector_tokens
 from .probe import best_f1, fit_logistic, standardised
+from .prompts import Prompts
 from .splits import context_key, split_by_context
 
 _STATE = "state.pt"
@@ -50,6 +51,7 @@ _HEAD_PENALTY = 0.1  # of the head that is fitted before the first step
 class Recipe:
     """How a detector is trained. Layers count from 1; None: all of them.
 
+    answer_only: LoRA acts on answers alone; contexts and queries are read once each, by the base as it is.
     positive_weight: of an unsupported token in the loss. most_prompt: detector tokens before the answer in
     training, most_validated in validation; longer contexts are cut. head_answers: on whose states the head is fitted
     before the first step; 0: it begins with zeros. corrupted: share of the supported training
@@ -61,6 +63,7 @@ class Recipe:
     keep_layers: int | None = None
     lora_rank: int = 16
     lora_layers: tuple[int, int] | None = None
+    answer_only: bool = False
     dtype: str = "bfloat16"
     alignment: str = "host_chunks"
     positive_weight: float = 4.0
@@ -160,8 +163,16 @@ def answers(logits: torch.Tensor, rows: Sequence[Row]) -> torch.Tensor:
 class Training:
     """A run: model, optimiser and where they are. Made, taken up and driven by `train_causal`."""
 
-    def __init__(self, model: TokenClassifier, rows: Sequence[Row], recipe: Recipe, accelerator: Any) -> None:
+    def __init__(
+        self,
+        model: TokenClassifier,
+        rows: Sequence[Row],
+        recipe: Recipe,
+        accelerator: Any,
+        prompts: Prompts | None = None,
+    ) -> None:
         self.model = model
+        self.prompts = prompts  # with answer_only
         self.rows = rows
         self.recipe = recipe
         self.accelerator = accelerator
@@ -182,6 +193,17 @@ class Training:
         self.history: list[dict[str, Any]] = []
         self.losses: list[float] = []
 
+    def states(self, rows: Sequence[Row]) -> Iterator[tuple[torch.Tensor, list[Row]]]:
+        """(what the head reads of the labelled tokens of some rows (n, hidden), these rows), in bounded passes."""
+        if self.prompts is None:
+            for ids, some in padded(rows, self.accelerator.device):
+                yield answers(self.model.states(ids), some), some
+            return
+        for row in rows:
+            start = len(row.ids) - len(row.labels)
+            if start < len(row.ids):
+                yield self.model.answer_states(self.prompts(row.ids[:start]), row.ids[start:]), [row]
+
     @torch.no_grad()
     def begin_head(self) -> None:
         """Fit the head to the untrained backbone, by logistic regression on some answers, so that the first steps
@@ -189,8 +211,8 @@ class Training:
         count = min(self.recipe.head_answers, len(self.rows))
         drawn = np.random.default_rng(self.recipe.seed).permutation(len(self.rows))[:count]
         states, labels = [], []
-        for ids, some in padded([self.rows[at] for at in drawn], self.accelerator.device):
-            states.append(answers(self.model.states(ids), some).cpu().numpy())
+        for found, some in self.states([self.rows[at] for at in drawn]):
+            states.append(found.cpu().numpy())
             labels.append(np.concatenate([row.labels for row in some]))
         x, y = np.concatenate(states), np.concatenate(labels)
         if not 0 < y.sum() < len(y):
@@ -212,13 +234,11 @@ class Training:
         weights = torch.tensor([1.0, self.recipe.positive_weight], device=self.accelerator.device)
         total = sum(float(weights[1]) * row.labels.sum() + (~row.labels).sum() for row in rows)
         loss = torch.zeros((), device=self.accelerator.device)
-        for ids, some in padded(rows[self.rank :: self.of], self.accelerator.device):
-            labels = torch.from_numpy(np.concatenate([row.labels for row in some]).astype(np.int64)).to(
-                ids.device
-            )
-            part = F.cross_entropy(answers(self.model(ids), some), labels, weights, reduction="sum") / max(
-                total, 1.0
-            )
+        for states, some in self.states(rows[self.rank :: self.of]):
+            labels = torch.from_numpy(np.concatenate([row.labels for row in some]).astype(np.int64))
+            labels = labels.to(states.device)
+            part = F.cross_entropy(self.model.classify(states), labels, weights, reduction="sum")
+            part = part / max(total, 1.0)
             part.backward()
             loss += part.detach()
         trained = list(self.model.trained().values())
@@ -273,8 +293,8 @@ class Training:
     @torch.no_grad()
     def _risks(self, rows: Sequence[Row]) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
         mine: list[tuple[NDArray[np.float32], NDArray[np.bool_]]] = []
-        for ids, some in padded(rows[self.rank :: self.of], self.accelerator.device):
-            risks = torch.softmax(answers(self.model(ids), some), -1)[:, 1].cpu().numpy()
+        for states, some in self.states(rows[self.rank :: self.of]):
+            risks = torch.softmax(self.model.classify(states), -1)[:, 1].cpu().numpy()
             mine.append((risks, np.concatenate([row.labels for row in some])))
         if self.of > 1:
             from accelerate.utils import gather_object
@@ -374,6 +394,7 @@ def train_causal(
         keep_layers=recipe.keep_layers,
         rank=recipe.lora_rank,
         lora_layers=recipe.lora_layers,
+        answer_only=recipe.answer_only,
         dtype=getattr(torch, recipe.dtype),
         seed=recipe.seed,
     )
@@ -393,7 +414,9 @@ def train_causal(
             raise ValueError(
                 f"{name}: expected tokens of both labels, got {counts[name][0]} of {counts[name][1]}"
             )
-    run = Training(model.to(accelerator.device), rows, recipe, accelerator)
+    model.to(accelerator.device)
+    prompts = Prompts(model, out, key) if recipe.answer_only else None
+    run = Training(model, rows, recipe, accelerator, prompts)
     state = out / _STATE
     if run.resume(state, key):
         say(f"going on after step {run.step} of {run.steps}, {run.seconds / 60:.1f} minutes in")
@@ -438,6 +461,8 @@ def train_causal(
     text = json.dumps(card, indent=2)
     replace_text(out / TRAINED, f"{text}\n")
     state.unlink(missing_ok=True)
+    if prompts is not None:
+        prompts.remove()
     return dict(json.loads(text))
 
 

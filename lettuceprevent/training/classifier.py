@@ -3,13 +3,16 @@
 Contract: what `write` puts in a folder, `load_checkpoint` loads, with the scores of `TokenClassifier` (float32,
 to rounding). With LoRA the base is frozen and kept in the precision asked for, factors and head are float32;
 layers below the first adapted one have nothing to train and are run without a graph. Without, everything is
-trained in float32 and computed in the precision asked for.
+trained in float32 and computed in the precision asked for. With `answer_only` the factors act on the tokens of the
+answer alone: what comes before it is read by the base as it is, once, and never again in training.
 """
 
 from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -46,8 +49,9 @@ class TokenClassifier(torch.nn.Module):
     """The first `keep_layers` layers (None: all) of the base model `base`, a folder or hub id.
 
     rank: of LoRA; 0 trains everything. lora_layers: the first and the last adapted layer, from 1; None: all kept.
-    Raises CheckpointError for a base that cannot be read, ValueError for layers that it lacks, ImportError
-    for LoRA without peft.
+    answer_only: the factors are not applied to what comes before the answer; see `read_prompt`.
+    Raises CheckpointError for a base that cannot be read, ValueError for layers that it lacks and for answer_only
+    without LoRA, ImportError for LoRA without peft.
     """
 
     def __init__(
@@ -57,10 +61,14 @@ class TokenClassifier(torch.nn.Module):
         keep_layers: int | None = None,
         rank: int = 16,
         lora_layers: tuple[int, int] | None = None,
+        answer_only: bool = False,
         dtype: torch.dtype = torch.bfloat16,
         seed: int = 0,
     ) -> None:
         super().__init__()
+        if answer_only and not rank:
+            raise ValueError("answer_only: expected LoRA, which can be left out of a pass, got rank 0")
+        self.answer_only = answer_only
         self.base = base_name(base)
         self.folder = base_folder(self.base)
         self.config = base_config(self.folder, base, keep_layers)
@@ -115,14 +123,60 @@ class TokenClassifier(torch.nn.Module):
 
     def forward(self, ids: Tensor) -> Tensor:
         """Logits (R, T, 2), float32, of ids (R, T); rows are padded at their end, which causal layers do not see."""
-        logits: Tensor = self.head((self.states(ids) - self.mean) / self.scale)
+        return self.classify(self.states(ids))
+
+    def classify(self, states: Tensor) -> Tensor:
+        """Logits (..., 2) of states (..., hidden)."""
+        logits: Tensor = self.head((states - self.mean) / self.scale)
         return logits
 
     def states(self, ids: Tensor) -> Tensor:
-        """What the head reads, before it is standardised: (R, T, hidden), float32."""
+        """What the head reads, before it is standardised: (R, T, hidden), float32. Factors act on all tokens."""
         with torch.autocast(ids.device.type, self.dtype, enabled=self.dtype != torch.float32):
             hidden: Tensor = self.backbone(input_ids=ids, use_cache=False).last_hidden_state
         return hidden.float()
+
+    @torch.no_grad()
+    def read_prompt(self, ids: Sequence[int]) -> Tensor:
+        """Keys and values of what comes before an answer, by the base without factors: (layers, 2, kv heads, n, dim)."""
+        from transformers import DynamicCache
+
+        # Without a config: sliding layers keep all, and their mask leaves out what is far.
+        cache: Any = DynamicCache()
+        device = self.head.weight.device
+        with (
+            self._without_factors(),
+            torch.autocast(device.type, self.dtype, enabled=self.dtype != torch.float32),
+        ):
+            self.backbone(
+                input_ids=torch.tensor([list(ids)], device=device), past_key_values=cache, use_cache=True
+            )
+        return torch.stack([torch.stack((layer.keys[0], layer.values[0])) for layer in cache.layers])
+
+    def answer_states(self, prompt: Tensor, ids: Sequence[int]) -> Tensor:
+        """What the head reads of an answer's ids after `prompt`, as `read_prompt` gives it: (n, hidden), float32."""
+        from transformers import DynamicCache
+
+        cache: Any = DynamicCache()
+        for index, (keys, values) in enumerate(prompt):
+            cache.update(keys[None], values[None], index)
+        tensor = torch.tensor([list(ids)], device=prompt.device)
+        with torch.autocast(prompt.device.type, self.dtype, enabled=self.dtype != torch.float32):
+            hidden: Tensor = self.backbone(
+                input_ids=tensor, past_key_values=cache, use_cache=True
+            ).last_hidden_state
+        return hidden[0].float()
+
+    @contextmanager
+    def _without_factors(self) -> Iterator[None]:
+        adapted: list[Any] = [module for module in self.backbone.modules() if hasattr(module, "lora_A")]
+        for module in adapted:
+            module.enable_adapters(False)
+        try:
+            yield
+        finally:
+            for module in adapted:
+                module.enable_adapters(True)
 
     @torch.no_grad()
     def begin_head(self, weight: Tensor, bias: float, mean: Tensor, scale: Tensor) -> None:
@@ -165,7 +219,7 @@ class TokenClassifier(torch.nn.Module):
         small = {name: tensor.cpu().contiguous() for name, tensor in small.items()}
         (folder / ADAPTER_WEIGHTS).write_bytes(save(small, {"format": "pt"}))
         card = {
-            "format": 1,
+            "format": 2 if self.answer_only else 1,
             "base": {
                 "id": self.base,
                 "shape": host_hash(base_config(self.folder, self.base)),
@@ -175,7 +229,7 @@ class TokenClassifier(torch.nn.Module):
             "rank": self.rank,
             "scale": _ALPHA,
             "lora_layers": list(self.lora_layers),
-        }
+        } | ({"adapted": "answer"} if self.answer_only else {})
         (folder / ADAPTER).write_text(json.dumps(card, indent=2) + "\n", encoding="utf-8")
 
     def as_written(self) -> dict[str, Tensor]:

@@ -79,6 +79,11 @@ def _add_causal(kinds: Any) -> None:
         "--lora-layers", type=_layers, metavar="A-B", help="adapted layers, from 1 (default: all)"
     )
     causal.add_argument(
+        "--answer-only",
+        action="store_true",
+        help="LoRA acts on answers alone; each context is read once, by the base as it is",
+    )
+    causal.add_argument(
         "--dtype", default="bfloat16", choices=("bfloat16", "float32"), help="of the products"
     )
     causal.add_argument("--corrupt", type=float, default=0.0, metavar="SHARE", help="of supported answers")
@@ -132,6 +137,7 @@ def _train_causal(options: argparse.Namespace) -> int:
             keep_layers=options.keep_layers,
             lora_rank=options.lora_rank,
             lora_layers=options.lora_layers,
+            answer_only=options.answer_only,
             dtype=options.dtype,
             alignment=options.alignment,
             positive_weight=options.positive_weight,
