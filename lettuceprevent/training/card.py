@@ -44,8 +44,10 @@ flatter. The threshold is the default of `confidence_threshold`.
 
 ## Training
 
-{data["answers"]} answers and {data["corrupted"]} with a synthetic error; {data["unsupported_tokens"]} of
-{data["tokens"]} tokens unsupported. Data hash {data["hash"]}. {card["steps"]} steps, {card["minutes"]} minutes.
+{data["answers"]} answers, {data["corrupted"]} with a synthetic error and {data["records"]} about
+made-up records; {data["unsupported_tokens"]} of {data["tokens"]} tokens
+unsupported. Data hash
+{data["hash"]}. {card["steps"]} steps, {card["minutes"]} minutes.
 
 | setting | value |
 |---|---|

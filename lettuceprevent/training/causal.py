@@ -38,12 +38,14 @@ from .files import replace_text
 from .labels import drawn, label_detector_tokens
 from .probe import best_f1, fit_logistic, standardised
 from .prompts import Prompts
+from .records import record_examples
 from .splits import context_key, split_by_context
 
 _STATE = "state.pt"
 _ROWS_AT_ONCE = 4096  # tokens of one forward pass, padding included
 _POOL = 16  # steps whose answers are sorted by length together
 _WARM = 0.05  # of the steps
+_ANSWERS_A_RECORD = 3
 _HEAD_PENALTY = 0.1  # of the head that is fitted before the first step
 
 
@@ -55,7 +57,8 @@ class Recipe:
     positive_weight: of an unsupported token in the loss. most_prompt: detector tokens before the answer in
     training, most_validated in validation; longer contexts are cut. head_answers: on whose states the head is fitted
     before the first step; 0: it begins with zeros. corrupted: share of the supported training
-    answers that come a second time with a synthetic error. validation: share of contexts. patience: validations
+    answers that come a second time with a synthetic error. records: so many made-up business records, with three
+    answers each, are trained on, too. validation: share of contexts. patience: validations
     without a better average precision before it stops. minutes: on the clock, validation included; None: no limit.
     validations: per epoch.
     """
@@ -74,6 +77,7 @@ class Recipe:
     most_prompt: int = 700
     most_validated: int = 1200
     corrupted: float = 0.0
+    records: int = 0
     validation: float = 0.1
     epochs: float = 2.0
     validations: int = 2
@@ -405,7 +409,8 @@ def train_causal(
     ]
     train, apart = split_by_context(examples, validation=recipe.validation, seed=recipe.seed)
     made = corrupted(train, recipe.corrupted, recipe.seed)
-    rows = encode([*train, *made], pairs, model, recipe.most_prompt, recipe.seed)
+    listed = record_examples(recipe.records, _ANSWERS_A_RECORD, recipe.seed)
+    rows = encode([*train, *made, *listed], pairs, model, recipe.most_prompt, recipe.seed)
     held = encode(apart, pairs, model, recipe.most_validated, recipe.seed)
     counts = {}
     for name, part in (("training", rows), ("validation", held)):
@@ -422,8 +427,9 @@ def train_causal(
         say(f"going on after step {run.step} of {run.steps}, {run.seconds / 60:.1f} minutes in")
     said = say if main else _silent
     said(
-        f"{len(rows)} answers ({len(made)} corrupted), {counts['training'][0]} of {counts['training'][1]} tokens "
-        f"unsupported, {sum(run.lengths)} tokens with prompts; {len(held)} for validation; {run.steps} steps; "
+        f"{len(rows)} answers ({len(made)} corrupted, {len(listed)} of made-up records), {counts['training'][0]} of "
+        f"{counts['training'][1]} tokens unsupported, "
+        f"{sum(run.lengths)} tokens with prompts; {len(held)} for validation; {run.steps} steps; "
         f"{sum(weight.numel() for weight in model.trained().values())} parameters"
     )
     if run.step == 0 and recipe.head_answers:
@@ -448,6 +454,7 @@ def train_causal(
             "contexts": " ".join(sorted({context_key(example.context)[:8] for example in examples})),
             "answers": len(train),
             "corrupted": len(made),
+            "records": len(listed),
             "validation_answers": len(apart),
             "unsupported_tokens": counts["training"][0],
             "tokens": counts["training"][1],

@@ -87,6 +87,9 @@ def _add_causal(kinds: Any) -> None:
         "--dtype", default="bfloat16", choices=("bfloat16", "float32"), help="of the products"
     )
     causal.add_argument("--corrupt", type=float, default=0.0, metavar="SHARE", help="of supported answers")
+    causal.add_argument(
+        "--records", type=int, default=0, metavar="N", help="made-up business records, three answers each"
+    )
     causal.add_argument("--positive-weight", type=float, default=4.0, metavar="W")
     causal.add_argument(
         "--learning-rate", type=float, metavar="X", help="default: 3e-4, or 5e-5 for all weights"
@@ -146,6 +149,7 @@ def _train_causal(options: argparse.Namespace) -> int:
             batch=options.batch,
             most_prompt=options.max_prompt,
             corrupted=options.corrupt,
+            records=options.records,
             validation=options.validation,
             epochs=options.epochs,
             patience=options.patience,
