@@ -46,7 +46,11 @@ def add_host_arguments(
     command.add_argument(
         "--device", metavar="DEVICE", help="where to run it (default: a GPU if there is one)"
     )
-    command.add_argument("--dtype", default="auto", help="float32, bfloat16, ... (default: the checkpoint's)")
+    command.add_argument(
+        "--dtype",
+        default="auto",
+        help="float32, bfloat16, ... (default: the checkpoint's, but float32 on a CPU that is slow in it)",
+    )
 
 
 def say(text: str) -> None:

@@ -168,10 +168,13 @@ DETECTOR_OPTIONS = NUMBER_OPTIONS | CAUSAL_OPTIONS
 
 
 def host_defaults(names: Iterable[str], model: Any) -> dict[str, Any]:
-    """Options of detectors that load a model, as the host has them: its device and precision."""
+    """Options of detectors that load a model, as the host has them: its device and precision, or float32 on a CPU
+    that is slow in that one."""
     if not MODEL_DETECTORS.intersection(names):
         return {}
-    return {"detector_device": model.device, "detector_dtype": model.dtype}
+    from .precision import fast_dtype
+
+    return {"detector_device": model.device, "detector_dtype": fast_dtype(model.dtype, model.device)}
 
 
 def known_detectors() -> list[str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from .console import CommandError, progress
+from .console import CommandError, progress, say
 
 
 def has_template(tokenizer: Any) -> bool:
@@ -35,13 +35,18 @@ class Answer:
 
 
 class Host:
-    """A model and its tokenizer, loaded with a word on what is going on. Loading may raise CommandError."""
+    """A model and its tokenizer, loaded with a word on what is going on. Loading may raise CommandError.
+
+    dtype: "auto" is the checkpoint's precision, but float32 on a CPU on which that one is slow.
+    """
 
     def __init__(self, name: str, device: str | None = None, dtype: str = "auto") -> None:
         with progress("loading the libraries"):
             import torch
             from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer
             from transformers.utils import logging
+
+            from .precision import fast_dtype
 
             logging.set_verbosity_error()
             logging.disable_progress_bar()
@@ -63,6 +68,10 @@ class Host:
                 self.model = self.model.to(chosen)
             except (RuntimeError, AssertionError) as error:
                 raise CommandError(f"--device: {error}") from error
+        fast = fast_dtype(self.model.dtype, chosen)
+        if dtype == "auto" and fast != self.model.dtype:
+            say(f"{str(self.model.dtype).removeprefix('torch.')} is slow on this CPU; {name} runs in float32")
+            self.model = self.model.to(fast)
 
     def encode(self, context: str, question: str) -> dict[str, Any]:
         """The prompt: context and question as one user turn where the model has a chat template."""

@@ -19,7 +19,6 @@ taken back.
 
 from __future__ import annotations
 
-import inspect
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -29,6 +28,7 @@ from typing import Any
 import torch
 from transformers import LogitsProcessor, LogitsProcessorList, StoppingCriteria, StoppingCriteriaList
 
+from .host_cache import cache_name, cache_of
 from .processor import PreventionLogitsProcessor
 from .report import Retraction
 from .rows import Node
@@ -295,7 +295,7 @@ class Retractor(StoppingCriteria):  # type: ignore[misc]
             mask[index, width - length :] = torch.cat([old_mask[index], old_mask.new_ones(len(row.kept))])
             nodes.append(self._processor.node_of(index, row.kept))
             lengths.append(length)
-        cache = _cut(_cache_of(out), [row.begins for row in rows], lengths, width)
+        cache = _cut(cache_of(out), [row.begins for row in rows], lengths, width)
         self._processor.resume(ids, nodes)
         self._width = width
         self._paused = self._stopping = False
@@ -319,7 +319,7 @@ class Retractor(StoppingCriteria):  # type: ignore[misc]
         if self._deadline is not None:
             arguments["max_time"] = max(0.0, self._deadline - time.monotonic())
         if cache is not None:
-            arguments[_cache_name(self._model)] = cache
+            arguments[cache_name(self._model)] = cache
         return arguments
 
     def _least(self, prompt_width: int) -> int:
@@ -361,15 +361,6 @@ class Retractor(StoppingCriteria):  # type: ignore[misc]
             rows = [row.steps[name] for row in self._rows]
             merged.append(torch.stack([steps[min(at, len(steps) - 1)] for steps in rows]))
         return tuple(merged)
-
-
-def _cache_name(model: Any) -> str:
-    """transformers 5 renamed the argument."""
-    return "cache" if "cache" in inspect.signature(model.forward).parameters else "past_key_values"
-
-
-def _cache_of(out: Any) -> Any:
-    return out["cache"] if "cache" in out else out.get("past_key_values")
 
 
 def _cut(cache: Any, begins: Sequence[int], lengths: Sequence[int], width: int) -> Any:

@@ -26,6 +26,7 @@ import torch
 from ..console import say
 from ..generation import generate
 from ..grounding import Grounding
+from ..host_cache import cache_name, cache_of
 from ..hosts import has_template, prompt_text
 from ..report import PreventionReport
 from ..version import VERSION
@@ -92,8 +93,7 @@ class EvaluatedHost:
         answer = torch.tensor([list(ids)], device=self.model.device)
         logits = [last]
         if len(ids) > 1:
-            name = "cache" if "cache" in self._accepted else "past_key_values"  # renamed in transformers 5
-            given = {name: copy.deepcopy(cache)}
+            given = {cache_name(self.model): copy.deepcopy(cache)}
             out = self.model(input_ids=answer[:, :-1], use_cache=True, **given)
             logits.append(out.logits[0])
         spread = torch.log_softmax(torch.cat(logits).float(), -1)
@@ -115,8 +115,7 @@ class EvaluatedHost:
             ids = self.encode([prompt])["input_ids"]
             few = {"logits_to_keep": 1} if "logits_to_keep" in self._accepted else {}
             out = self.model(input_ids=ids, use_cache=True, **few)
-            cache = out["cache"] if "cache" in out else out["past_key_values"]
-            self._read = (prompt, cache, out.logits[0, -1:])
+            self._read = (prompt, cache_of(out), out.logits[0, -1:])
         return self._read[1], self._read[2]
 
     def _piece(self, token: int) -> str:

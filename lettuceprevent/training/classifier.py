@@ -31,6 +31,7 @@ from ..checkpoint import (
     detector_tokenizer,
     weights_hash,
 )
+from ..host_cache import cache_name
 from ..probe import host_hash
 
 _ALPHA = 2.0  # the factors' product is added this many times
@@ -148,9 +149,8 @@ class TokenClassifier(torch.nn.Module):
             self._without_factors(),
             torch.autocast(device.type, self.dtype, enabled=self.dtype != torch.float32),
         ):
-            self.backbone(
-                input_ids=torch.tensor([list(ids)], device=device), past_key_values=cache, use_cache=True
-            )
+            given = {cache_name(self.backbone): cache}
+            self.backbone(input_ids=torch.tensor([list(ids)], device=device), use_cache=True, **given)
         return torch.stack([torch.stack((layer.keys[0], layer.values[0])) for layer in cache.layers])
 
     def answer_states(self, prompt: Tensor, ids: Sequence[int]) -> Tensor:
@@ -162,9 +162,8 @@ class TokenClassifier(torch.nn.Module):
             cache.update(keys[None], values[None], index)
         tensor = torch.tensor([list(ids)], device=prompt.device)
         with torch.autocast(prompt.device.type, self.dtype, enabled=self.dtype != torch.float32):
-            hidden: Tensor = self.backbone(
-                input_ids=tensor, past_key_values=cache, use_cache=True
-            ).last_hidden_state
+            given = {cache_name(self.backbone): cache}
+            hidden: Tensor = self.backbone(input_ids=tensor, use_cache=True, **given).last_hidden_state
         return hidden[0].float()
 
     @contextmanager

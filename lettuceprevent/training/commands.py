@@ -84,7 +84,9 @@ def _add_causal(kinds: Any) -> None:
         help="LoRA acts on answers alone; each context is read once, by the base as it is",
     )
     causal.add_argument(
-        "--dtype", default="bfloat16", choices=("bfloat16", "float32"), help="of the products"
+        "--dtype",
+        choices=("bfloat16", "float32"),
+        help="of the products (default: bfloat16, but float32 on a CPU that is slow in it)",
     )
     causal.add_argument("--corrupt", type=float, default=0.0, metavar="SHARE", help="of supported answers")
     causal.add_argument(
@@ -123,6 +125,16 @@ def _layers(text: str) -> tuple[int, int]:
     return int(first), int(last)
 
 
+def _products(options: argparse.Namespace) -> str:
+    """The precision that was asked for, or a fast one."""
+    import torch
+
+    from ..precision import fast_dtype
+
+    device = "cpu" if options.cpu or not torch.cuda.is_available() else "cuda"
+    return options.dtype or str(fast_dtype(torch.bfloat16, device)).removeprefix("torch.")
+
+
 def _train_causal(options: argparse.Namespace) -> int:
     from .causal import Recipe, train_causal
     from .data import load_examples, read_contexts
@@ -141,7 +153,7 @@ def _train_causal(options: argparse.Namespace) -> int:
             lora_rank=options.lora_rank,
             lora_layers=options.lora_layers,
             answer_only=options.answer_only,
-            dtype=options.dtype,
+            dtype=_products(options),
             alignment=options.alignment,
             positive_weight=options.positive_weight,
             learning_rate=rate,

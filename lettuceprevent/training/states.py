@@ -7,7 +7,6 @@ that was, if host, data and settings are the same.
 
 from __future__ import annotations
 
-import inspect
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from ..host_cache import cache_name
 from ..hosts import has_template, prompt_text
 from ..probe import decoder_layers
 from .data import Example
@@ -154,9 +154,7 @@ class _Reader:
         self.found: list[torch.Tensor] = [torch.empty(0)] * len(layers)
         self._last = 0
         self._cache: Any = None
-        # transformers 5 renamed it
-        named = inspect.signature(model.forward).parameters
-        self._cache_name = "cache" if "cache" in named else "past_key_values"
+        self._cache_name = cache_name(model)
         last = max(layers)
         blocks = decoder_layers(model)
         self._handles = [
