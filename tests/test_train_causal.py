@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -305,7 +307,7 @@ def test_answer_only_needs_factors(bases: dict[str, str]) -> None:
     [
         {},
         pytest.param(LORA, marks=needs_peft),
-        pytest.param({**LORA, "answer_only": True}, marks=needs_peft),
+        pytest.param({**LORA, "answer_only": True, "average": 0.9}, marks=needs_peft),
     ],
 )
 def test_a_killed_run_ends_like_an_undisturbed_one(
@@ -337,6 +339,65 @@ def test_a_killed_run_ends_like_an_undisturbed_one(
     assert one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
     said.clear()
     assert train("killed", said.append) == again and len(said) == 1  # finished: nothing is done again
+
+
+IN_TWO = """
+import dataclasses, sys
+sys.path.insert(0, sys.argv[4])
+from test_train_causal import EXAMPLES, TINY
+from lettuceprevent.training.causal import train_causal
+
+def say(text):
+    print(text, flush=True)
+    if text.startswith(sys.argv[3]):
+        raise SystemExit(3)
+
+train_causal(sys.argv[1], EXAMPLES, sys.argv[2], dataclasses.replace(TINY, epochs=8.0), cpu=True, save_minutes=0, say=say)
+"""
+
+
+def test_two_processes_say_it_once_and_go_on_together(bases: dict[str, str], tmp_path: Path) -> None:
+    script = tmp_path / "two.py"
+    script.write_text(IN_TWO, encoding="utf-8")
+
+    def trained(until: str) -> subprocess.CompletedProcess[str]:
+        launched = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
+        mine = [str(script), bases["llama"], str(tmp_path / "out"), until, str(Path(__file__).parent)]
+        return subprocess.run([*launched, *mine], capture_output=True, text=True, timeout=240)
+
+    stopped = trained("step 20 ")
+    assert stopped.returncode != 0 and (tmp_path / "out" / "state.pt").is_file()
+    assert len([text for text in stopped.stdout.splitlines() if text.startswith("step 10 ")]) == 1
+    went_on = trained("-")
+    assert went_on.returncode == 0, went_on.stderr
+    said = went_on.stdout.splitlines()
+    assert [text for text in said if text.startswith("going on after step")] == said[:1]
+    steps = [text.split(":")[0] for text in said if text.startswith(("step", "validation"))]
+    assert steps and len(steps) == len(set(steps))
+    assert load_checkpoint(tmp_path / "out")
+    again = trained("-")
+    assert again.returncode == 0 and again.stdout == f"{tmp_path / 'out'} is finished already\n"
+
+
+def test_the_average_of_the_weights_is_written(bases: dict[str, str], tmp_path: Path) -> None:
+    model = TokenClassifier(bases["llama"], rank=0, dtype=torch.float32)
+    alignment = make_alignment(
+        "host_chunks", Vocabulary.for_tokenizer(model.tokenizer), model.tokenizer, model.tokenizer
+    )
+    rows = encode(EXAMPLES, [(model.tokenizer, alignment)], model, 700, 0)
+    run = Training(model, rows, replace(TINY, average=0.5), Accelerator(cpu=True))
+    expected: Any = None
+    for step in range(1, 15):
+        run.advance()
+        now = model.trained()["head.weight"].detach().clone()
+        share = min(0.5, step / (step + 10))  # half of what was, from step 10 on
+        expected = now if expected is None else share * expected + (1 - share) * now
+    run.validate(rows[:4])
+    assert torch.allclose(run.best["head.weight"], expected, atol=1e-6)
+    assert not torch.allclose(expected, now, atol=1e-4)
+    assert torch.equal(model.trained()["head.weight"], now)  # training goes on from the weights as they are
+    with pytest.raises(ValueError, match="expected a decay from 0 up to, not including, 1, got 1"):
+        train_causal(bases["llama"], EXAMPLES, tmp_path, replace(TINY, average=1.0), cpu=True, say=quiet)
 
 
 def test_a_kill_while_the_folder_is_written_is_made_good(
@@ -681,7 +742,6 @@ def test_both_labels_are_needed(bases: dict[str, str], tmp_path: Path) -> None:
 
 
 def test_hub_data(monkeypatch: pytest.MonkeyPatch) -> None:
-    import sys
     import types
 
     asked: list[tuple[str, str]] = []

@@ -58,7 +58,8 @@ class Recipe:
     training, most_validated in validation; longer contexts are cut. head_answers: on whose states the head is fitted
     before the first step; 0: it begins with zeros. corrupted: share of the supported training
     answers that come a second time with a synthetic error. records: so many made-up business records, with three
-    answers each, are trained on, too. validation: share of contexts. patience: validations
+    answers each, are trained on, too. average: what is validated and written is a moving average of the weights, of
+    which a step keeps this share (0: the weights as they are). validation: share of contexts. patience: validations
     without a better average precision before it stops. minutes: on the clock, validation included; None: no limit.
     validations: per epoch.
     """
@@ -78,6 +79,7 @@ class Recipe:
     most_validated: int = 1200
     corrupted: float = 0.0
     records: int = 0
+    average: float = 0.0
     validation: float = 0.1
     epochs: float = 2.0
     validations: int = 2
@@ -193,6 +195,7 @@ class Training:
         self.steps = max(1, math.ceil(self.per_epoch * recipe.epochs))
         self.step = 0
         self.seconds = 0.0
+        self.averages: dict[str, torch.Tensor] = {}  # of what is trained, with recipe.average
         self.best: dict[str, torch.Tensor] = {}
         self.history: list[dict[str, Any]] = []
         self.losses: list[float] = []
@@ -257,8 +260,20 @@ class Training:
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         self.step += 1
+        self._average()
         self.losses.append(float(loss))
         return self.losses[-1]
+
+    @torch.no_grad()
+    def _average(self) -> None:
+        if not self.recipe.average:
+            return
+        if not self.averages:
+            self.averages = {name: weight.detach().clone() for name, weight in self.model.trained().items()}
+        # The first weights are not worth keeping for long.
+        share = min(self.recipe.average, self.step / (self.step + 10))
+        for name, weight in self.model.trained().items():
+            self.averages[name].lerp_(weight, 1 - share)
 
     def _rate(self) -> float:
         """Up over the first steps, then down to nothing."""
@@ -273,6 +288,8 @@ class Training:
     def validate(self, rows: Sequence[Row]) -> dict[str, Any]:
         """Figures of the weights as they would be written; they are kept if they are the best so far."""
         exact = {name: weight.detach().clone() for name, weight in self.model.trained().items()}
+        if self.averages:
+            self.model.take(self.averages)
         kept = self.model.as_written()
         self.model.take(kept)
         risks, labels = self._risks(rows)
@@ -326,6 +343,7 @@ class Training:
             "trained": {name: weight.detach() for name, weight in self.model.trained().items()},
             "standard": [self.model.mean, self.model.scale],
             "optimizer": self.optimizer.state_dict(),
+            "averages": self.averages,
             "best": self.best,
             "history": self.history,
             "losses": self.losses,
@@ -335,18 +353,28 @@ class Training:
         os.replace(path.with_suffix(".new"), path)
 
     def resume(self, path: Path, key: str) -> bool:
-        """Take up a saved run of the same key; False where there is none."""
-        if not path.is_file():
+        """Take up a saved run of the same key; False where there is none. The first process decides, and where it
+        goes on the others must find the file, too: FileNotFoundError."""
+        state = None
+        if path.is_file():
+            device = self.accelerator.device
+            # several processes on a CPU are said to be on "cpu:0", where nothing can be loaded to
+            location = "cpu" if device.type == "cpu" else device
+            state = torch.load(path, map_location=location, weights_only=True)
+            state = state if state["key"] == key else None
+        if not first_says(self.of, state is not None):
             return False
-        state = torch.load(path, map_location=self.accelerator.device, weights_only=True)
-        if state["key"] != key:
-            return False
+        if state is None:
+            raise FileNotFoundError(
+                f"{path}: expected the state that the first process goes on from, got none"
+            )
         self.model.take(state["trained"])
         self.model.mean.copy_(state["standard"][0])
         self.model.scale.copy_(state["standard"][1])
         self.optimizer.load_state_dict(state["optimizer"])
         self.step, self.seconds = int(state["step"]), float(state["seconds"])
-        self.best, self.history, self.losses = state["best"], state["history"], state["losses"]
+        self.averages, self.best = state["averages"], state["best"]
+        self.history, self.losses = state["history"], state["losses"]
         return True
 
 
@@ -374,6 +402,8 @@ def train_causal(
     from transformers import AutoTokenizer
 
     recipe = recipe or Recipe()
+    if not 0 <= recipe.average < 1:
+        raise ValueError(f"average: expected a decay from 0 up to, not including, 1, got {recipe.average}")
     if recipe.alignment not in TRAINABLE:
         raise ValueError(
             f"alignment: expected one of {', '.join(TRAINABLE)} in training, got {recipe.alignment!r}"
@@ -385,14 +415,14 @@ def train_causal(
         )
     accelerator = Accelerator(cpu=cpu)
     main = bool(accelerator.is_main_process)
+    say = say if main else _silent
     out = Path(folder)
     text = f"{base_name(backbone)} {data_hash(examples)} {list(hosts)} {recipe}"
     key = hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:16]
-    if (out / TRAINED).is_file():
-        card = json.loads((out / TRAINED).read_text("utf-8"))
-        if card["key"] == key:
-            say(f"{out} is finished already")
-            return dict(card)
+    card = json.loads((out / TRAINED).read_text("utf-8")) if (out / TRAINED).is_file() else {}
+    if first_says(int(accelerator.num_processes), card.get("key") == key):
+        say(f"{out} is finished already")
+        return dict(card)
     model = TokenClassifier(
         backbone,
         keep_layers=recipe.keep_layers,
@@ -425,8 +455,7 @@ def train_causal(
     state = out / _STATE
     if run.resume(state, key):
         say(f"going on after step {run.step} of {run.steps}, {run.seconds / 60:.1f} minutes in")
-    said = say if main else _silent
-    said(
+    say(
         f"{len(rows)} answers ({len(made)} corrupted, {len(listed)} of made-up records), {counts['training'][0]} of "
         f"{counts['training'][1]} tokens unsupported, "
         f"{sum(run.lengths)} tokens with prompts; {len(held)} for validation; {run.steps} steps; "
@@ -434,8 +463,8 @@ def train_causal(
     )
     if run.step == 0 and recipe.head_answers:
         run.begin_head()
-        said(f"head begun on {min(recipe.head_answers, len(rows))} answers")
-    _drive(run, held, state, key, save_minutes, said)
+        say(f"head begun on {min(recipe.head_answers, len(rows))} answers")
+    _drive(run, held, state, key, save_minutes, say)
     if not main:
         return {}
     model.take(run.best)
@@ -491,8 +520,8 @@ def _drive(
             validation_seconds = 0.6 * (now - last) * tokens * run.per_epoch / sum(run.lengths)
         run.seconds += now - last
         last = now
-        over = _agreed(
-            run,
+        over = first_says(  # clocks differ
+            run.of,
             run.recipe.minutes is not None and run.seconds + validation_seconds >= run.recipe.minutes * 60,
         )
         if run.step % 10 == 0 or run.step == run.steps:
@@ -515,9 +544,9 @@ def _drive(
             return
 
 
-def _agreed(run: Training, mine: bool) -> bool:
-    """The first process's word on it: clocks differ."""
-    if run.of == 1:
+def first_says(processes: int, mine: bool) -> bool:
+    """The first process's word on it, for all of them, who must not part ways. Waits for all."""
+    if processes == 1:
         return mine
     from accelerate.utils import broadcast_object_list
 

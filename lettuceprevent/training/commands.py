@@ -92,6 +92,9 @@ def _add_causal(kinds: Any) -> None:
     causal.add_argument(
         "--records", type=int, default=0, metavar="N", help="made-up business records, three answers each"
     )
+    causal.add_argument(
+        "--average", type=float, default=0.0, metavar="DECAY", help="moving average of the weights (0: none)"
+    )
     causal.add_argument("--positive-weight", type=float, default=4.0, metavar="W")
     causal.add_argument(
         "--learning-rate", type=float, metavar="X", help="default: 3e-4, or 5e-5 for all weights"
@@ -162,6 +165,7 @@ def _train_causal(options: argparse.Namespace) -> int:
             most_prompt=options.max_prompt,
             corrupted=options.corrupt,
             records=options.records,
+            average=options.average,
             validation=options.validation,
             epochs=options.epochs,
             patience=options.patience,
@@ -173,7 +177,8 @@ def _train_causal(options: argparse.Namespace) -> int:
         save_minutes=options.save_minutes,
         say=say,
     )
-    print(json.dumps(card, indent=2))
+    if card:  # the first process has it
+        print(json.dumps(card, indent=2))
     return 0
 
 
