@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from evaluation import make_line
 from fakes import ScriptedDetector, make_llama, make_probe, make_tokenizer
 from hypothesis import given
 from hypothesis import strategies as st
@@ -20,6 +21,7 @@ from lettuceprevent.evaluation.degeneration import shape
 from lettuceprevent.evaluation.evaluate import EvaluatedHost
 from lettuceprevent.evaluation.prompts import Prompt, Prompts
 from lettuceprevent.evaluation.recorded import Cost, Limits, Point, cost, pick
+from lettuceprevent.evaluation.score import score_prompt
 from lettuceprevent.evaluation.tune import (
     Answer,
     PointResult,
@@ -235,6 +237,27 @@ def test_table_and_profile(host):
         tune(tuner, prompts.prompts, [Point(1.0)], budget=0.5)
     with pytest.raises(ValueError, match="expected prompts"):
         tune(tuner, [], [Point(1.0)], budget=1.2)
+
+
+def test_counts_and_shapes_are_those_of_score(host):
+    context = "Revenue was 40 million in 2020 and 60 million in 2021."
+    said = "It was 40 million, then 60 million, 50% more, 100 million in all, and 77 after that."
+    ids = tuple(host.tokenizer(said, add_special_tokens=False)["input_ids"])
+    answer = Tuner(host, {}, 12)._judged(Prompt("p", (context,), "How much?", None), ids, 1.0)
+    scored = score_prompt({"plain": make_line("p", "plain", said, context=context, query="How much?")})[0]
+    assert host.text(ids) == said
+    assert scored.refused > scored.numbers["unsupported"] > 0  # "50%" and "100 million" are derivable
+    assert answer.unsupported == scored.numbers["unsupported"]
+    seen = host.view(host.prompt_text(Prompt("p", (context,), "How much?", None)), ids)["log_probs"]
+    assert answer.shape == shape(said, len(ids), seen) and answer.shape.perplexity > 1
+
+
+@pytest.mark.parametrize(("log_prob", "fails"), [(-1.0, False), (-2.0, True)])
+def test_a_point_fails_by_the_perplexity_of_its_answers(host, monkeypatch, log_prob, fails):
+    views = iter([-1.0, log_prob])  # the plain answer, and the point's
+    monkeypatch.setattr(host, "view", lambda prompt, ids: {"log_probs": [next(views)] * len(ids)})
+    tuned = tune(Tuner(host, {}, 12), PROMPTS[:1], [Point(1.0)], budget=50.0)
+    assert any("perplexity" in reason for reason in tuned.points[0].failed) is fails
 
 
 def test_command(tmp_path, capsys, host):

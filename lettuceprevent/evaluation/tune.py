@@ -4,7 +4,8 @@ Contract: greedy decoding, one prompt at a time. Every grid point gets the answe
 a recording that `recorded.py` proves to be the same, else generated for real. Unsupported content is counted
 by the independent checker of numbers (as `score` counts it), or by an auditor that is passed in. Time is the
 generation's over the host's own for the same ids, both from the same call, so that other load on the machine
-falls on both. A point whose answers fail the degeneration gate is never recommended.
+falls on both. A point whose answers fail the degeneration gate, the host's perplexity of them included, is never
+recommended; what the host thinks of an answer costs a pass over it, outside of what is timed.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from .arms import jsonable, make_arm, option_value
 from .auditors import Auditor, Sample
 from .degeneration import Shape, gate, shape
 from .evaluate import EvaluatedHost, versions
-from .number_metrics import REFUSED, context_numbers, counts, judged
+from .number_metrics import context_numbers, counts, judged
 from .prompts import Prompt, Prompts
 from .recorded import Cost, Limits, Point, Recording, cost
 
@@ -45,7 +46,8 @@ _CANDIDATES = 10  # generate()'s default
 class Answer:
     """What a point, or the plain host (cost None), answers to one prompt.
 
-    unsupported: how much of it is. simulated: whether it is the answer of another point's generation.
+    unsupported: how much of it is; with the checker of numbers those of that status, as in `score`'s headline, without
+    derivable and rounded ones. simulated: whether it is the answer of another point's generation.
     """
 
     text: str
@@ -227,9 +229,9 @@ class Tuner:
                 },
                 "answer": {"text": text, "cut": not ids or ids[-1] not in self.host.ends},
             }
-            count = counts(judged(line, context_numbers(line)))
-            unsupported = sum(count[status] for status in REFUSED)
-        return Answer(text, len(ids), unsupported, shape(text, len(ids)), seconds)
+            unsupported = counts(judged(line, context_numbers(line)))["unsupported"]
+        log_probs = self.host.view(self.host.prompt_text(prompt), ids)["log_probs"]
+        return Answer(text, len(ids), unsupported, shape(text, len(ids), log_probs), seconds)
 
 
 def _checks_most(point: Point) -> tuple[float, float, int, float]:
