@@ -20,6 +20,11 @@ PROFILE_FORMAT = 1
 _PROCESSOR = ("skip_threshold", "candidates", "confidence_threshold", "unscored", "on_unsupported")
 
 
+def restored(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Options as they were before a JSON file held them: "inf" and "-inf" are numbers, which strict JSON has not."""
+    return {name: float(value) if value in ("inf", "-inf") else value for name, value in options.items()}
+
+
 @dataclass(frozen=True)
 class Profile:
     """What was found, for whom, and from what.
@@ -59,7 +64,8 @@ class Profile:
             )
         if found["format"] != PROFILE_FORMAT:
             raise ValueError(f"profile: expected format {PROFILE_FORMAT} in {where}, got {found['format']!r}")
-        return cls(**{name: found[name] for name in cls.__dataclass_fields__ if name in found})
+        known = {name: found[name] for name in cls.__dataclass_fields__ if name in found}
+        return cls(**{**known, "options": restored(found["options"])})
 
     def save(self, path: str | Path) -> None:
         """Write it as JSON."""

@@ -13,10 +13,19 @@ import torch
 from evaluation import tiny_host, tiny_prompts, write_prompts
 
 from lettuceprevent.cli import main
-from lettuceprevent.evaluation.arms import Arm, MatchError, make_arm, parse_arm, read_arms, require_matched
+from lettuceprevent.evaluation.arms import (
+    Arm,
+    MatchError,
+    jsonable,
+    make_arm,
+    parse_arm,
+    read_arms,
+    require_matched,
+)
 from lettuceprevent.evaluation.evaluate import evaluate, launched
 from lettuceprevent.evaluation.prompts import chosen, hub_prompts, read_prompts
 from lettuceprevent.evaluation.runs import Run, RunError, ShardWriter, comparable, read_lines, shard_name
+from lettuceprevent.profiles import Profile, describe_host, restored
 
 ARMS = [parse_arm("plain"), parse_arm("avoid"), parse_arm("retract")]
 DECODING = {"max_new_tokens": 12, "do_sample": False}
@@ -392,3 +401,43 @@ def test_the_command(host, tmp_path, capsys):
     assert "decoding.num_beams is 2 in 'this call' and 1 in" in capsys.readouterr().err
     assert main([*common, "--arms", "plain", "x:num_beams=4"]) == 2
     assert "arms differ in more than prevention" in capsys.readouterr().err
+
+
+def test_an_arm_from_a_profile(host, tmp_path):
+    """Its options are the profile's, written out in the lines; it warns as generate() does."""
+    path = tmp_path / "profile.json"
+    options = {"on_unsupported": "avoid", "units": False, "skip_threshold": 0.9, "penalty": "-inf"}
+    here = {**describe_host(host.model, host.vocabulary), "vocabulary": "another"}
+    Profile({"type": "number", "versions": {}}, options, here).save(path)
+    arm = parse_arm(f"tuned:profile={path},skip_threshold=0.5")
+    assert arm.prevention == {
+        "detector_type": "number",
+        "on_unsupported": "avoid",
+        "units": False,
+        "skip_threshold": 0.5,
+        "penalty": float("-inf"),
+        "profile": str(path),
+    }
+    assert parse_arm(f"retract:profile={path}").prevention["on_unsupported"] == "retract"
+    prompts = tiny_prompts(tmp_path, 1)
+    with pytest.warns(UserWarning, match="host's vocabulary is"):
+        evaluate(host, prompts, [Arm("plain"), arm], tmp_path / "run", decoding=DECODING)
+    with Run(tmp_path / "run") as run:
+        line = run.answers("p0")["tuned"]
+    assert line["prevention"]["units"] is False and line["prevention"]["penalty"] == "-inf"
+    assert line["report"]["options"]["skip_threshold"] == 0.5
+    with pytest.raises(ValueError, match="expected a JSON file at"):
+        parse_arm(f"x:profile={tmp_path / 'none.json'}")
+
+
+def test_an_infinite_penalty_goes_to_the_file_and_back(host, tmp_path):
+    (tmp_path / "arms.json").write_text('{"plain": {}, "a": {"penalty": "-inf"}}')
+    arms = read_arms(tmp_path / "arms.json")
+    assert arms[1].prevention["penalty"] == float("-inf")
+    prompts = tiny_prompts(tmp_path, 1)
+    for _ in range(2):  # taken up again, the lines are of the same arm
+        assert evaluate(host, prompts, arms, tmp_path / "run", decoding=DECODING) == 0
+    for shard in (tmp_path / "run").glob("*.jsonl"):
+        for text in shard.read_text(encoding="utf-8").splitlines():
+            json.loads(text, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
+    assert restored(jsonable(arms[1].prevention)) == arms[1].prevention

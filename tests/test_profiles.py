@@ -133,3 +133,10 @@ def test_what_is_no_profile(tmp_path, content, said):
         Profile.load({"format": 2, "detector": {}, "options": {}, "host": {}})
     with pytest.raises(ValueError, match="expected a JSON file"):
         Profile.load(tmp_path / "absent.json")
+
+
+def test_an_infinite_penalty_survives_the_file(model, tokenizer, profile, tmp_path):
+    """Strict JSON has no -inf: tuning writes it as text."""
+    replace(profile, options={**profile.options, "penalty": "-inf"}).save(tmp_path / "p.json")
+    assert Profile.load(tmp_path / "p.json").options["penalty"] == float("-inf")
+    assert used(model, tokenizer, str(tmp_path / "p.json"))[1] == []

@@ -17,10 +17,11 @@ from typing import Any
 from ..detectors import DETECTOR_OPTIONS
 from ..generation import PROCESSOR_OPTIONS
 from ..processor import ON_UNSUPPORTED
+from ..profiles import Profile, Unset, restored
 
 PLAIN = "plain"
 PREVENTION_OPTIONS = (
-    DETECTOR_OPTIONS | {"detector_type"} | PROCESSOR_OPTIONS - {"synchronize", "prompt_length"}
+    DETECTOR_OPTIONS | {"detector_type", "profile"} | PROCESSOR_OPTIONS - {"synchronize", "prompt_length"}
 )
 #: what all lines of a run have in common, whatever their arm
 SHARED = ("decoding", "host", "versions", "data")
@@ -81,9 +82,14 @@ def parse_arm(text: str) -> Arm:
 
 def make_arm(name: str, options: Mapping[str, Any]) -> Arm:
     """An arm whose options are sorted into prevention and decoding. One that is called like a policy has it, and
-    the number detector where none is named. Without a detector an arm is plain, and options of prevention raise."""
+    the number detector where none is named. A profile's options are the arm's where it has none of its own, as they
+    are in the file now. Without a detector an arm is plain, and options of prevention raise."""
     if name in ON_UNSUPPORTED:
         options = {"on_unsupported": name, **options}
+    if options.get("profile") is not None:
+        filled = dict(options)
+        wanted = Profile.load(filled["profile"]).fill(filled, options.get("detector_type", Unset()))
+        options = {**filled, "detector_type": wanted}
     prevention = {key: value for key, value in options.items() if key in PREVENTION_OPTIONS}
     decoding = {key: value for key, value in options.items() if key not in PREVENTION_OPTIONS}
     if prevention and prevention.setdefault("detector_type", "number") is None:
@@ -102,7 +108,7 @@ def read_arms(path: Path) -> list[Arm]:
         raise ValueError(f"arms: expected a JSON file at {str(path)!r}: {error}") from error
     if not isinstance(found, dict) or not all(isinstance(value, dict) for value in found.values()):
         raise ValueError(f"arms: expected an object of objects in {str(path)!r}, got {type(found).__name__}")
-    return [make_arm(name, options) for name, options in found.items()]
+    return [make_arm(name, restored(options)) for name, options in found.items()]
 
 
 def require_matched(arms: Sequence[Arm], decoding: Mapping[str, Any]) -> None:

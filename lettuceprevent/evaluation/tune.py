@@ -424,6 +424,8 @@ def run_tune(options: argparse.Namespace) -> int:
     if arm.decoding:
         raise ValueError(f"--option: expected options of prevention, got {', '.join(arm.decoding)}")
     prevention = dict(arm.prevention or {})
+    if "profile" in prevention:
+        raise ValueError("--option: expected options to tune with, got a profile, which is what tuning makes")
     if options.gate_threshold:
         prevention["gate"] = PROBE
     loaded = Host(options.model, options.device, options.dtype)
