@@ -35,7 +35,7 @@ from lettuceprevent.evaluation.degeneration import RELATIVE
 from lettuceprevent.evaluation.number_metrics import context_numbers, judged, substitutions
 from lettuceprevent.evaluation.prompts import Prompt, Prompts, chosen, read_prompts
 from lettuceprevent.evaluation.runs import Run, pack
-from lettuceprevent.evaluation.score import Scored, score_run, table
+from lettuceprevent.evaluation.score import Scored, correct, score_run, table
 
 FILES = ("host_answers",)
 ARMS = ("plain", "avoid", "substitute", "retract")
@@ -166,11 +166,13 @@ def main() -> None:
         scored: list[Scored] = []
         results[name] = score_run(run, auditors=auditors, details=scored.append)
         results[name] |= {"wanted": wanted[name], "by_task": by_task(scored), "substituted": examples(run)}
-        print(f"{name}: {results[name]['prompts']} of {wanted[name]} prompts\n\n{table(results[name])}\n")
         if options.out is not None:
             options.out.parent.mkdir(parents=True, exist_ok=True)
             packed = options.out.with_name(f"{options.out.stem}_{name}.jsonl.gz")
             pack(run, packed, contexts=False, candidates=False)
+    correct(list(results.values()))  # one study
+    for name, found in results.items():
+        print(f"{name}: {found['prompts']} of {wanted[name]} prompts\n\n{table(found)}\n")
     finish({**results, "provenance": provenance(options.data, FILES)}, options.out)
 
 

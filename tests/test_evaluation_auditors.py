@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import copy
+
 import pytest
 from causal import make_checkpoint, write_encoder
 
@@ -95,3 +97,12 @@ def test_merging_by_hand():
     assert merged([(0, 3, 0.9), (4, 7, 0.6)], 0.5, answer) == [AuditedSpan(0, 7, 0.9)]
     assert merged([(3, 4, 0.9)], 0.5, answer) == []  # a blank alone
     assert merged([(0, 3, 0.9), (3, 4, 0.9), (4, 7, 0.6)], 0.5, answer) == [AuditedSpan(0, 7, 0.9)]
+
+
+def test_a_causal_auditor_has_its_detectors_threshold(causal):
+    detector = causal.detector
+    assert CausalAuditor(detector, causal.tokenizer).threshold == 0.8  # it brings none
+    named = copy.copy(detector)
+    named.threshold = 0.37
+    assert CausalAuditor(named, causal.tokenizer).threshold == 0.37
+    assert CausalAuditor(named, causal.tokenizer, threshold=0.6).threshold == 0.6

@@ -10,11 +10,11 @@ from evaluation import CONTEXT, make_line, write_run
 
 from lettuceprevent.cli import main
 from lettuceprevent.evaluation.arms import MatchError
-from lettuceprevent.evaluation.auditors import NameAuditor
+from lettuceprevent.evaluation.auditors import NameAuditor, NumberAuditor
 from lettuceprevent.evaluation.number_metrics import MissingContext
 from lettuceprevent.evaluation.prompts import read_prompts
 from lettuceprevent.evaluation.runs import RunError, pack, read_lines
-from lettuceprevent.evaluation.score import score_prompt, score_run, table
+from lettuceprevent.evaluation.score import dump, score_prompt, score_run, table
 
 PLAIN = "Revenue was 2400 million in {year}, which the company called a good result for all of its owners."
 GOOD = "Revenue was 2400 million in 2021, which the company called a good result for all of its owners."
@@ -286,3 +286,72 @@ def test_memory_is_flat_in_the_number_of_answers(tmp_path):
     peak(2)  # what is loaded once
     few, many = peak(10), peak(50)
     assert many - few < 80 * 29_000 / 4  # of the 80 more answers hardly anything is kept
+
+
+def test_runs_scored_together_are_one_study(tmp_path, capsys):
+    """Two runs of one comparison each: four equal p values count as four, not as two and two."""
+    runs = []
+    for name in ("one", "other"):
+        (tmp_path / name).mkdir()
+        runs.append(str(run_of(tmp_path / name, *(pair(at) for at in range(8)))))
+    alone = score_run(runs[0])
+    assert alone["tests"] == 1
+    assert main(["score", *runs, "--json"]) == 0
+    found = strict(capsys.readouterr().out)
+    assert list(found) == runs
+    for run in found.values():
+        test = run["arms"]["avoid"]["test"]
+        assert run["tests"] == 2 and test["p_holm"] == pytest.approx(2 * test["p_value"])
+    assert main(["score", *runs, "--details", str(tmp_path / "details.jsonl")]) == 0
+    text = capsys.readouterr().out
+    assert text.count("p after Holm's correction over 2 tests.") == 2 and f"**{runs[1]}**" in text
+    lines = [json.loads(line) for line in (tmp_path / "details.jsonl").read_text().splitlines()]
+    assert [line["run"] for line in lines] == [run for run in runs for _ in range(16)]
+    assert main(["score", runs[0], runs[0]]) == 2
+    assert "expected different runs" in capsys.readouterr().err
+    assert main(["score", *runs, "--html", str(tmp_path / "p.html")]) == 2
+    assert "--html: expected one run, got 2" in capsys.readouterr().err
+
+
+def test_spans_of_auditors_are_kept(tmp_path):
+    lines = pair(0)
+    lines[0]["answer"]["text"] += " It was praised by Anna."
+    kept = []
+    score_run(run_of(tmp_path, lines), auditors=[NameAuditor()], details=kept.append)
+    at = lines[0]["answer"]["text"].index("Anna")
+    written = [json.loads(dump(each))["spans"] for each in kept]
+    assert written == [{"names": [[at, at + 4, 1.0, "name"]]}, {"names": []}]
+
+
+def test_a_detector_does_not_judge_its_own_arm_unsaid(tmp_path):
+    class Judge:
+        name, version = "lettuceprevent", "1"
+
+        def audit(self, sample):
+            return []
+
+    mine = {"detector_type": "number+lettuceprevent", "on_unsupported": "avoid"}
+    run = run_of(tmp_path, *(pair(at, prevention=mine) for at in range(3)))
+    found = score_run(run, auditors=[Judge()])
+    (warning,) = found["warnings"]
+    assert warning.startswith("the auditor 'lettuceprevent' is of the kind that 'avoid' was generated with")
+    assert warning in table(found)
+    (tmp_path / "other").mkdir()
+    other = run_of(tmp_path / "other", *(pair(at) for at in range(3)))
+    assert score_run(other, auditors=[Judge(), NumberAuditor()])["warnings"] == []
+
+
+def test_prompts_of_a_packed_run_under_other_names(tmp_path, capsys):
+    rows = [{"key": f"p{at}", "source": f"{CONTEXT}{' ' * at}"} for at in range(3)]
+    path = tmp_path / "prompts.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    lines = [line for at in range(3) for line in pair(at)]
+    for line in lines:
+        line["data"]["sha256"] = read_prompts(path, {"id": "key", "context": "source"}).sha256
+    packed = tmp_path / "packed.jsonl.gz"
+    pack(write_run(tmp_path / "named.jsonl", lines), packed, contexts=False, candidates=False)
+    asked = ["score", str(packed), "--prompts", str(path)]
+    assert main([*asked, "--fields", "id=key", "context=source"]) == 0
+    assert "| avoid | 3 | 0 |" in capsys.readouterr().out
+    assert main(asked) == 2
+    assert "expected a context" in capsys.readouterr().err

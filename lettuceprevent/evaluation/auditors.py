@@ -59,6 +59,21 @@ def require_context(sample: Sample) -> None:
         )
 
 
+def judges_itself(auditor: Auditor, arm: str, prevention: Mapping[str, Any] | None) -> str | None:
+    """A warning where an auditor is of the kind that had its say while an arm's answers were written: it then finds
+    little by construction, whatever is wrong with them. auditor.name: as a detector type is called."""
+    kinds = str((prevention or {}).get("detector_type") or "").split("+")
+    own = {"numbers": "number"}.get(auditor.name, auditor.name)
+    if (
+        own not in kinds or own == "number"
+    ):  # the checker of numbers shares nothing but the lexicon with the detector
+        return None
+    return (
+        f"the auditor {auditor.name!r} is of the kind that {arm!r} was generated with: it does not judge that arm "
+        "independently; use one of another family, or people"
+    )
+
+
 class _Auditor(ABC):
     """The check that no auditor can leave out."""
 
@@ -191,20 +206,24 @@ class EncoderAuditor(_Auditor):
 
 
 class CausalAuditor(_Auditor):
-    """A causal detector over the tokens of `tokenizer`, which need not be the host's. One pass an answer."""
+    """A causal detector over the tokens of `tokenizer`, which need not be the host's. One pass an answer.
+
+    threshold: tokens above it are unsupported; None: the detector's own, as in prevention (`own_threshold`).
+    """
 
     name = "lettuceprevent"
 
-    def __init__(self, detector: Any, tokenizer: Any, *, threshold: float = 0.8) -> None:
+    def __init__(self, detector: Any, tokenizer: Any, *, threshold: float | None = None) -> None:
+        from ..candidates import own_threshold
         from ..vocabulary import Vocabulary
 
         self.detector, self.tokenizer = detector, tokenizer
         self.vocabulary = Vocabulary.for_tokenizer(tokenizer)
-        self.threshold = threshold
+        self.threshold = own_threshold([detector]) if threshold is None else threshold
         self.version = str(detector.version)
 
     @classmethod
-    def load(cls, name: str, *, threshold: float = 0.8, device: Any = None) -> CausalAuditor:
+    def load(cls, name: str, *, threshold: float | None = None, device: Any = None) -> CausalAuditor:
         """From a checkpoint's folder or hub id; the answer is cut into the detector's own tokens."""
         from ..checkpoint import load_checkpoint
         from ..tree import CausalDetector

@@ -26,17 +26,32 @@ def add_evaluation_commands(commands: Any) -> None:
     _add_tune(commands)
 
 
-def add_prompt_arguments(command: argparse.ArgumentParser) -> None:
-    """Where prompts come from, and which are taken."""
-    source = command.add_mutually_exclusive_group(required=True)
+def _add_source(command: argparse.ArgumentParser, required: bool, note: str = "") -> None:
+    """Where prompts come from."""
+    source = command.add_mutually_exclusive_group(required=required)
     source.add_argument(
-        "--prompts", type=Path, metavar="FILE", help="JSON lines with id, query, context; .gz"
+        "--prompts", type=Path, metavar="FILE", help=f"JSON lines with id, query, context; .gz{note}"
     )
     source.add_argument("--dataset", metavar="ID", help="a data set of the hub (needs the extra `data`)")
     command.add_argument("--split", default="test", help="of the data set (default: test)")
     command.add_argument(
         "--fields", nargs="+", default=[], metavar="NAME=FIELD", help="where id, context, query, task are"
     )
+
+
+def _source(options: argparse.Namespace) -> Any:
+    """All prompts of the source that the arguments of `_add_source` name; None where they name none."""
+    from .prompts import hub_prompts, read_prompts
+
+    fields = dict(_pair(text) for text in options.fields)
+    if options.prompts is not None:
+        return read_prompts(options.prompts, fields)
+    return hub_prompts(options.dataset, options.split, fields) if options.dataset else None
+
+
+def add_prompt_arguments(command: argparse.ArgumentParser) -> None:
+    """Where prompts come from, and which are taken."""
+    _add_source(command, required=True)
     command.add_argument("--limit", type=int, metavar="N", help="only the first N prompts")
     command.add_argument("--per-task", type=int, metavar="N", help="only the first N of each task")
     command.add_argument("--max-prompt-tokens", type=int, metavar="N", help="leave longer prompts out")
@@ -44,15 +59,10 @@ def add_prompt_arguments(command: argparse.ArgumentParser) -> None:
 
 def chosen_prompts(options: argparse.Namespace, length: Callable[[Any], int]) -> Any:
     """The prompts that the arguments of `add_prompt_arguments` ask for."""
-    from .prompts import chosen, hub_prompts, read_prompts
+    from .prompts import chosen
 
-    fields = dict(_pair(text) for text in options.fields)
-    if options.prompts is not None:
-        found = read_prompts(options.prompts, fields)
-    else:
-        found = hub_prompts(options.dataset, options.split, fields)
     return chosen(
-        found,
+        _source(options),
         limit=options.limit,
         per_task=options.per_task,
         longest=options.max_prompt_tokens,
@@ -134,12 +144,13 @@ def _evaluate(options: argparse.Namespace) -> int:
 def _add_score(commands: Any) -> None:
     command = commands.add_parser(
         "score",
-        help="judge the answers of a run",
+        help="judge the answers of runs",
         description="Judge the answers of a run without generating: numbers by the independent checker, "
-        "degeneration, likeness to the plain answers, time, paired tests. Prints a Markdown table.",
+        "degeneration, likeness to the plain answers, time, paired tests. Prints a Markdown table. Several runs are "
+        "one study: a table for each, p values corrected over all.",
     )
     command.add_argument(
-        "run_path", type=Path, metavar="RUN", help="folder of a run, or a file (.jsonl, .gz)"
+        "runs", type=Path, nargs="+", metavar="RUN", help="folder of a run, or a file (.jsonl, .gz)"
     )
     command.add_argument("--plain", default="plain", metavar="ARM", help="what arms are compared with")
     command.add_argument("--json", action="store_true", help="print all figures as JSON")
@@ -151,42 +162,56 @@ def _add_score(commands: Any) -> None:
     command.add_argument("--encoder", metavar="ID", help="also audit with this LettuceDetect-type encoder")
     command.add_argument("--causal", metavar="ID", help="also audit with this causal detector")
     command.add_argument(
-        "--prompts", type=Path, metavar="FILE", help="the run's prompts, where it was packed without contexts"
+        "--auditor-threshold",
+        type=float,
+        metavar="P",
+        help="of encoder and causal detector (default: 0.5, and the causal detector's own)",
     )
+    _add_source(command, required=False, note="; where the runs were packed without contexts")
     command.set_defaults(run=in_one_line(_score))
 
 
 def _score(options: argparse.Namespace) -> int:
     from .auditors import Auditor, CausalAuditor, EncoderAuditor, NameAuditor
-    from .prompts import read_prompts
-    from .score import Scored, dump, score_run, table
+    from .score import Scored, correct, dump, score_run, table
 
+    runs: list[Path] = options.runs
+    if len(set(runs)) < len(runs):
+        raise ValueError(f"score: expected different runs, got {', '.join(map(str, runs))}")
+    if options.html is not None and len(runs) > 1:
+        raise ValueError(f"--html: expected one run, got {len(runs)}")
     auditors: list[Auditor] = [NameAuditor()] if options.names else []
+    threshold = options.auditor_threshold
     if options.encoder:
-        auditors.append(EncoderAuditor.load(options.encoder))
-    if options.causal:
-        auditors.append(CausalAuditor.load(options.causal))
-    prompts = read_prompts(options.prompts) if options.prompts else None
-    with open(options.details or os.devnull, "w", encoding="utf-8") as file:
-
-        def details(each: Scored) -> None:
-            file.write(dump(each) + "\n")
-
-        results = score_run(
-            options.run_path,
-            plain=options.plain,
-            auditors=auditors,
-            details=details,
-            prompts=prompts,
+        auditors.append(
+            EncoderAuditor.load(options.encoder, threshold=0.5 if threshold is None else threshold)
         )
+    if options.causal:
+        auditors.append(CausalAuditor.load(options.causal, threshold=threshold))
+    prompts = _source(options)
+    results: dict[str, dict[str, Any]] = {}
+    with open(options.details or os.devnull, "w", encoding="utf-8") as file:
+        for run in runs:
+            more = {"run": str(run)} if len(runs) > 1 else {}
+
+            def details(each: Scored, more: dict[str, str] = more) -> None:
+                file.write(dump(each, **more) + "\n")
+
+            results[str(run)] = score_run(
+                run, plain=options.plain, auditors=auditors, details=details, prompts=prompts
+            )
+    correct(list(results.values()))
     if options.html is not None:
         from .html import run_lines, run_page, write_page
 
-        write_page(options.html, run_page(run_lines(options.run_path, prompts), title=options.run_path.name))
+        write_page(options.html, run_page(run_lines(runs[0], prompts), title=runs[0].name))
     if options.json:
-        print(json.dumps(results, ensure_ascii=False, indent=2, allow_nan=False))
+        shown = results if len(runs) > 1 else results[str(runs[0])]
+        print(json.dumps(shown, ensure_ascii=False, indent=2, allow_nan=False))
+    elif len(runs) == 1:
+        print(table(results[str(runs[0])]))
     else:
-        print(table(results))
+        print("\n\n".join(f"**{name}**\n\n{table(found)}" for name, found in results.items()))
     return 0
 
 

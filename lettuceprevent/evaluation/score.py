@@ -22,7 +22,7 @@ import numpy as np
 from ..grounding import Grounding
 from ..report import finite
 from .arms import PLAIN, OneRun, require_matched_lines
-from .auditors import Auditor, Sample
+from .auditors import Auditor, Sample, judges_itself
 from .degeneration import RELATIVE, Shape, flags, gate, perplexity_ratio, rouge_l, shape
 from .number_metrics import (
     FINE,
@@ -46,7 +46,7 @@ class Scored:
     """One answer in numbers. Fields that need the plain answer are None or 0 for it and without it.
 
     numbers, words: digit forms and number words by status. seconds, steps: this answer's share of its batch.
-    audited: characters in spans, by auditor.
+    audited: characters in spans, by auditor. spans: these, [start, end, score, label] each.
     """
 
     prompt: str
@@ -66,6 +66,7 @@ class Scored:
     first_block: str | None = None
     counters: dict[str, float] = field(default_factory=dict)
     audited: dict[str, int] = field(default_factory=dict)
+    spans: dict[str, list[tuple[int, int, float, str]]] = field(default_factory=dict)
 
     @property
     def refused(self) -> int:
@@ -105,6 +106,7 @@ def _alone(
     """What an answer is without the plain one beside it."""
     prompt, timings = line["prompt"], line["timings"]
     sample = Sample(Grounding(tuple(prompt["passages"]), prompt["query"]), line["answer"]["text"])
+    found = {auditor.name: auditor.audit(sample) for auditor in auditors}
     return Scored(
         prompt=prompt["id"],
         task=prompt["task"],
@@ -117,8 +119,10 @@ def _alone(
         cut=line["answer"]["cut"],
         blocked=dict(blocked_literals(line, numbers)),
         counters=_counters(line["report"]),
-        audited={
-            auditor.name: sum(span.end - span.start for span in auditor.audit(sample)) for auditor in auditors
+        audited={name: sum(span.end - span.start for span in spans) for name, spans in found.items()},
+        spans={
+            name: [(span.start, span.end, round(span.score, 4), span.label) for span in spans]
+            for name, spans in found.items()
         },
     )
 
@@ -169,7 +173,8 @@ def score_run(
 ) -> dict[str, Any]:
     """Figures of a run per arm, as data that JSON can hold: what is not defined is None. details: called with
     every scored answer. prompts: those of the run, for lines that were packed without contexts; other data than
-    the run's raises RunError.
+    the run's raises RunError. p_holm: over all tests of the run; `correct` does several runs together. warnings:
+    auditors that judge an arm which their own kind of detector made.
 
     An empty run, or one without the plain arm, raises RunError.
     """
@@ -201,13 +206,24 @@ def score_run(
         count = len(run.prompts)
     arms = sorted(by_arm, key=lambda arm: arm != plain)
     results = {arm: _result(by_arm[arm], by_arm[plain], arm == plain) for arm in arms}
-    compared = [result for result in results.values() if result.get("test")]
-    tests = [test for result in compared for test in (result["test"], *result["audit_tests"].values())]
-    for test, p_value in zip(tests, holm([test["p_value"] for test in tests]), strict=True):
-        test["p_holm"] = p_value
     for arm in arms:
         results[arm]["prevention"] = prevention[arm]
-    return dict(finite({"prompts": count, "plain": plain, "arms": results, **shared}))
+    told = (judges_itself(auditor, arm, prevention[arm]) for auditor in auditors for arm in arms)
+    found = dict(finite({"prompts": count, "plain": plain, "arms": results, **shared}))
+    found["warnings"] = [warning for warning in told if warning is not None]
+    correct([found])
+    return found
+
+
+def correct(runs: Sequence[dict[str, Any]]) -> None:
+    """Holm's correction over all tests of some scored runs together: `p_holm` of each, and in each run `tests`, how
+    many they are. Runs that are reported side by side are one study; each corrected alone finds too much."""
+    compared = [arm for run in runs for arm in run["arms"].values() if arm.get("test")]
+    tests = [test for arm in compared for test in (arm["test"], *arm["audit_tests"].values())]
+    for test, p_value in zip(tests, holm([test["p_value"] for test in tests]), strict=True):
+        test["p_holm"] = p_value
+    for run in runs:
+        run["tests"] = len(tests)
 
 
 def _known(prompts: Prompts | None, line: Line) -> dict[str, Prompt]:
@@ -349,7 +365,10 @@ def table(results: Mapping[str, Any]) -> str:
         else:
             row += ["", "", ""]
         lines.append("| " + " | ".join(map(str, row)) + " |")
-    return "\n".join([*lines, *(f"\n{note}" for note in notes), *_audits(results["arms"])])
+    notes += results.get("warnings", [])
+    if results.get("tests"):
+        notes.append(f"p after Holm's correction over {results['tests']} tests.")
+    return "\n".join([*lines, *_audits(results["arms"]), *(f"\n{note}" for note in notes)])
 
 
 def _audits(arms: Mapping[str, Any]) -> list[str]:
@@ -379,8 +398,8 @@ def _interval(value: Mapping[str, float | None], form: str) -> str:
     return f"{mean} (-)" if "-" in (low, high) else f"{mean} ({low} to {high})"
 
 
-def dump(each: Scored) -> str:
-    """A scored answer as one JSON line."""
-    data = dataclasses.asdict(each)
+def dump(each: Scored, **more: Any) -> str:
+    """A scored answer as one JSON line, with what else is to stand in it."""
+    data = dataclasses.asdict(each) | more
     data["numbers"] = {status: each.numbers.get(status, 0) for status in STATUSES}
     return json.dumps(finite(data), ensure_ascii=False, allow_nan=False)
