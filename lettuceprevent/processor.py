@@ -760,6 +760,11 @@ class PreventionLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
         options = self.report.options
         options.update(skip_threshold=self.skip_threshold, penalty=-self.penalty)
         options.update(on_unsupported=self.on_unsupported, on_error=self.on_error)
+        named: list[LiteralDetector | ModelDetector] = [
+            *(group[0] for group in self._literals if group),
+            *self._models,
+        ]
+        options.update(versions={each.name: each.version for each in named})
         if self._models:
             options.update(candidates=candidates, confidence_threshold=threshold, unscored=unscored)
         if self._watched is not None:

@@ -16,6 +16,7 @@ from lettuceprevent.cli import main
 from lettuceprevent.evaluation.arms import (
     Arm,
     MatchError,
+    OneRun,
     jsonable,
     make_arm,
     parse_arm,
@@ -441,3 +442,46 @@ def test_an_infinite_penalty_goes_to_the_file_and_back(host, tmp_path):
         for text in shard.read_text(encoding="utf-8").splitlines():
             json.loads(text, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
     assert restored(jsonable(arms[1].prevention)) == arms[1].prevention
+
+
+def test_a_line_knows_its_host(host, prompts, tmp_path, undisturbed):
+    """By weights and generation config, not by name; lines from before that are of any host."""
+    told = undisturbed[0]["host"]
+    assert len(told["weights"]) == len(told["shape"]) == 16
+    assert "transformers_version" not in told["generation"]
+    run(host, prompts, tmp_path / "one")
+    other = tiny_host()
+    with torch.no_grad():
+        for weight in other.model.model.layers.parameters():
+            weight.neg_()
+    with pytest.raises(MatchError, match=r"host\.weights is "):
+        run(other, prompts, tmp_path / "one")
+    cooler = tiny_host()
+    cooler.model.generation_config.repetition_penalty = 1.3
+    with pytest.raises(MatchError, match=r"host.generation is .*1.3"):
+        run(cooler, prompts, tmp_path / "one")
+    shard = next((tmp_path / "one").glob("*.jsonl"))
+    lines = [json.loads(text) for text in shard.read_text(encoding="utf-8").splitlines()]
+    for each in lines:
+        for name in ("shape", "weights", "generation"):
+            del each["host"][name]
+    shard.write_text("".join(json.dumps(each) + "\n" for each in lines), encoding="utf-8")
+    assert run(other, prompts, tmp_path / "one") == 0
+
+
+def together(lines):
+    one = OneRun()
+    for line in lines:
+        one.require(line)
+
+
+def test_a_line_knows_its_detectors(undisturbed):
+    lines = copy.deepcopy(undisturbed)
+    guarded = [line for line in lines if line["prevention"] is not None]
+    assert all(line["report"]["options"]["versions"]["number"] for line in guarded)
+    together(lines)
+    guarded[-1]["report"]["options"]["versions"]["number"] = "another"
+    with pytest.raises(MatchError, match="detector number is "):
+        together(lines)
+    del guarded[-1]["report"]["options"]["versions"]
+    together(lines)

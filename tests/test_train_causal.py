@@ -376,7 +376,8 @@ def test_two_processes_say_it_once_and_go_on_together(bases: dict[str, str], tmp
     assert steps and len(steps) == len(set(steps))
     assert load_checkpoint(tmp_path / "out")
     again = trained("-")
-    assert again.returncode == 0 and again.stdout == f"{tmp_path / 'out'} is finished already\n"
+    assert again.returncode == 0, again.stderr
+    assert again.stdout == f"{tmp_path / 'out'} is finished already\n"
 
 
 def test_the_average_of_the_weights_is_written(bases: dict[str, str], tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ PREVENTION_OPTIONS = (
 SHARED = ("decoding", "host", "versions", "data")
 #: what a line does not say because it was written before there was a field for it
 UNKNOWN = "unknown"
+_OF_HOST = ("shape", "weights", "generation")  # fields of `host` that earlier lines lack
 
 
 class MatchError(ValueError):
@@ -159,6 +160,7 @@ class OneRun:
         self._first = shared
         self._name = name
         self._arms = {arm: (name, options) for arm, options in (prevention or {}).items()}
+        self._detectors: dict[str, tuple[str, dict[str, str]]] = {}  # versions, where a line says them
 
     def differences(self, line: Mapping[str, Any]) -> list[str]:
         """Each difference of a line from those before it, in words; and whether its arm is what it is called."""
@@ -167,8 +169,13 @@ class OneRun:
         if self._first is None:
             self._first, self._name = line, here
         there, options = self._arms.setdefault(arm, (here, line["prevention"] or {}))
+        detectors = _detectors(line)
+        if detectors:
+            self._detectors.setdefault(arm, (here, detectors))
+        before, known = self._detectors.get(arm, (here, {}))
         return [
             *_misnamed(arm, line["prevention"], here),
+            *(differences(known, detectors, before, here, f"arm {arm!r}: detector ") if detectors else ()),
             *shared_differences(self._first, line, self._name, here),
             *differences(options, line["prevention"] or {}, there, here, f"arm {arm!r}: "),
         ]
@@ -189,13 +196,23 @@ def _misnamed(arm: str, prevention: Mapping[str, Any] | None, where: str) -> lis
     return []
 
 
+def _detectors(line: Mapping[str, Any]) -> dict[str, str]:
+    """Which detectors, in which version, answered a line; empty where it does not say."""
+    return dict(((line.get("report") or {}).get("options") or {}).get("versions") or {})
+
+
 def shared_differences(a: Mapping[str, Any], b: Mapping[str, Any], first: str, second: str) -> list[str]:
     """Each setting of `SHARED` in which two lines differ, in words."""
     return [
         text
         for part in SHARED
-        for text in differences(a.get(part) or {}, b.get(part) or {}, first, second, f"{part}.")
+        for text in differences(_part(a, part), _part(b, part), first, second, f"{part}.")
     ]
+
+
+def _part(line: Mapping[str, Any], part: str) -> dict[str, Any]:
+    unknown = dict.fromkeys(_OF_HOST, UNKNOWN) if part == "host" else {}
+    return unknown | (line.get(part) or {})
 
 
 def _asked(prompt: Mapping[str, Any]) -> dict[str, Any]:

@@ -28,6 +28,7 @@ from ..generation import generate
 from ..grounding import Grounding
 from ..host_cache import cache_name, cache_of
 from ..hosts import has_template, prompt_text
+from ..probe import host_hash, weights_hash
 from ..report import PreventionReport
 from ..version import VERSION
 from ..vocabulary import Vocabulary
@@ -36,6 +37,9 @@ from .prompts import Prompt, Prompts
 from .runs import FORMAT, Line, Run, ShardWriter, shard_name, text_hash
 
 TOP = 5  # how many of the likeliest tokens a line keeps per place
+
+
+_NOT_DECODING = frozenset({"transformers_version", "_from_model_config"})  # of a generation config
 
 
 class EvaluatedHost:
@@ -60,12 +64,17 @@ class EvaluatedHost:
         self._read: tuple[str, Any, Any] | None = None  # the last prompt's text, cache and last logits
 
     def described(self) -> dict[str, Any]:
-        """The field `host` of a line."""
+        """The field `host` of a line. shape, weights: hashes, the same wherever the host lies, whatever it is called
+        and in every precision; generation: what its generation config sets, which holds where a call does not."""
+        config = self.model.generation_config.to_diff_dict()
         return {
             "id": self.name,
             "revision": getattr(self.model.config, "_commit_hash", None),
             "dtype": str(self.model.dtype).removeprefix("torch."),
             "device": self.model.device.type,
+            "shape": host_hash(self.model.config),
+            "weights": _weights(self.model),
+            "generation": jsonable({key: config[key] for key in sorted(config) if key not in _NOT_DECODING}),
         }
 
     def prompt_text(self, prompt: Prompt) -> str:
@@ -201,6 +210,13 @@ def evaluate(
             if stop_after is not None and progress.seconds > stop_after:
                 break
         return progress.left
+
+
+def _weights(model: Any) -> str:
+    try:
+        return weights_hash(model) or UNKNOWN
+    except TypeError:  # decoder layers that are not where others have them
+        return UNKNOWN
 
 
 def _turned(arms: Sequence[Arm], turn: int) -> list[Arm]:

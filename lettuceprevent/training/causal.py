@@ -10,6 +10,7 @@ process takes its share of a step's answers; the first one writes.
 
 from __future__ import annotations
 
+import atexit
 import hashlib
 import json
 import math
@@ -414,6 +415,7 @@ def train_causal(
             f"backbone's own tokenizer, got {', '.join(hosts)}"
         )
     accelerator = Accelerator(cpu=cpu)
+    atexit.register(_leave_group)
     main = bool(accelerator.is_main_process)
     say = say if main else _silent
     out = Path(folder)
@@ -504,6 +506,13 @@ def train_causal(
 
 def _silent(_: str) -> None:
     pass
+
+
+def _leave_group() -> None:
+    """At the end of the process: one that ends while its threads still talk to the others is now and then aborted.
+    Not at the end of a training, after which the same process may start another."""
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
 
 
 def _drive(
