@@ -39,7 +39,13 @@ def asset_path(name: str) -> Path | None:
     return folder if (folder / "asset.json").is_file() else None
 
 
+def local_name(name: str) -> str:
+    """What ``from_pretrained`` takes for ``name``: for the hub id of SmolLM2-135M-Instruct the folder it was
+    fetched to, where there is one; any other name as it is."""
+    folder = asset_path(HOST) if name == HOST_HUB_ID else None
+    return name if folder is None else str(folder)
+
+
 def host_id() -> str:
     """What ``from_pretrained`` takes for SmolLM2-135M-Instruct: the local folder, else the hub's id."""
-    folder = asset_path(HOST)
-    return HOST_HUB_ID if folder is None else str(folder)
+    return local_name(HOST_HUB_ID)

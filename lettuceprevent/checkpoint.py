@@ -33,7 +33,7 @@ import torch
 from torch import Tensor
 
 from .alignment import TRAINABLE
-from .assets import HOST_HUB_ID, host_id
+from .assets import local_name
 from .decoder import Decoder, Norm, take_apart
 from .probe import host_hash
 
@@ -256,7 +256,7 @@ def base_folder(base: str | Path) -> Path:
 
     Raises OSError where it is neither fetched, cached nor to be had from a hub.
     """
-    return _folder(host_id() if base == HOST_HUB_ID else base)
+    return _folder(local_name(base) if isinstance(base, str) else base)
 
 
 def base_config(folder: Path, source: str, layers: int | None = None) -> Any:

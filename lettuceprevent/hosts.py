@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
+from .assets import local_name
 from .console import CommandError, progress, say
 
 
@@ -54,10 +55,11 @@ class Host:
             raise CommandError(f"--dtype: expected float32, bfloat16, float16 or auto, got {dtype!r}")
         with progress(f"loading {name}"):
             try:
-                config = AutoConfig.from_pretrained(name)
+                folder = local_name(name)
+                config = AutoConfig.from_pretrained(folder)
                 loader = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
-                self.tokenizer = AutoTokenizer.from_pretrained(name)
-                self.model = loader.from_pretrained(name, dtype=dtype).eval()
+                self.tokenizer = AutoTokenizer.from_pretrained(folder)
+                self.model = loader.from_pretrained(folder, dtype=dtype).eval()
             except (OSError, ValueError) as error:
                 reason = str(error).strip().splitlines()[0]
                 raise CommandError(

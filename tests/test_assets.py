@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from conftest import need_asset, real_tokenizer
 
-from lettuceprevent.assets import HOST, HOST_HUB_ID, TOKENIZERS, asset_path, cache_dir, host_id
+from lettuceprevent.assets import HOST, HOST_HUB_ID, TOKENIZERS, asset_path, cache_dir, host_id, local_name
 
 SCRIPT = Path(__file__).resolve().parents[1] / "scripts" / "get_assets.py"
 
@@ -31,7 +31,8 @@ def test_the_cache_follows_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_
     assert asset_path("tokenizers") is None
     (tmp_path / HOST).mkdir()
     (tmp_path / HOST / "asset.json").write_text("{}")
-    assert host_id() == str(tmp_path / HOST)
+    assert host_id() == local_name(HOST_HUB_ID) == str(tmp_path / HOST)
+    assert local_name("mistral") == "mistral"
 
 
 def test_an_unknown_asset_is_named() -> None:

@@ -12,6 +12,7 @@ from causal import full_scores, make_checkpoint, maker, reference_model
 from safetensors.torch import load_file, save_file
 
 from lettuceprevent import checkpoint as module
+from lettuceprevent.assets import HOST, HOST_HUB_ID
 from lettuceprevent.checkpoint import (
     ADAPTER,
     ADAPTER_WEIGHTS,
@@ -290,9 +291,10 @@ def test_nothing_is_shipped(tmp_path: Path, hub: Hub, monkeypatch: pytest.Monkey
 
 
 def test_the_demo_model_serves_as_base(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "host_id", lambda: str(tmp_path))
-    assert base_folder(module.HOST_HUB_ID) == tmp_path and not hub.asked
-    monkeypatch.setattr(module, "host_id", lambda: module.HOST_HUB_ID)
+    monkeypatch.setenv("LETTUCEPREVENT_CACHE", str(tmp_path))
     with pytest.raises(FileNotFoundError):
-        base_folder(module.HOST_HUB_ID)
-    assert hub.asked == [module.HOST_HUB_ID]
+        base_folder(HOST_HUB_ID)
+    assert hub.asked == [HOST_HUB_ID]
+    (tmp_path / HOST).mkdir()
+    (tmp_path / HOST / "asset.json").write_text("{}")
+    assert base_folder(HOST_HUB_ID) == tmp_path / HOST and hub.asked == [HOST_HUB_ID]

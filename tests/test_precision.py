@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,6 +12,7 @@ import torch
 from fakes import make_llama, make_tokenizer
 
 from lettuceprevent import precision
+from lettuceprevent.assets import HOST, HOST_HUB_ID
 from lettuceprevent.cli import main
 from lettuceprevent.detectors import host_defaults
 from lettuceprevent.hosts import Host
@@ -97,3 +99,12 @@ def test_train_takes_a_fast_precision(
     arguments = ["train", "causal", "--backbone", "b", "--data", str(data), "--out", str(tmp_path), "--cpu"]
     assert main([*arguments, *dtype]) != 0
     assert [recipe.dtype for recipe in recipes] == [expected]
+
+
+def test_the_hub_id_of_the_demo_model_means_the_folder_it_was_fetched_to(
+    folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LETTUCEPREVENT_CACHE", str(tmp_path))
+    shutil.copytree(folder, tmp_path / HOST)
+    (tmp_path / HOST / "asset.json").write_text("{}")
+    assert Host(HOST_HUB_ID, "cpu", "float32").model.config._name_or_path == str(tmp_path / HOST)
