@@ -303,3 +303,15 @@ def test_command_with_a_gate(tmp_path, capsys, host, scripted):
     main([*command[:-1], command[-1], "gate=probe"])  # the card's threshold, where none is given
     grid = json.loads((tmp_path / "grid.json").read_text())
     assert [each["gate_threshold"] for each in grid["points"]] == [0.25]
+
+
+@pytest.mark.parametrize(
+    ("answer", "fails"), [("a b c d " * 40, True), (" ".join(map(chr, range(97, 123))), False)]
+)
+def test_a_host_whose_own_answers_fall_apart_gets_no_recommendation(host, monkeypatch, answer, fails):
+    monkeypatch.setattr(host, "text", lambda ids: answer)
+    monkeypatch.setattr(host, "view", lambda prompt, ids: {"log_probs": [-1.0] * len(ids)})
+    tuned = tune(Tuner(host, {}, 12), PROMPTS[:1], [Point(1.0)], budget=50.0)
+    assert bool(tuned.plain.failed) is (tuned.chosen is None) is fails
+    assert ("The host's own answers do" in table(tuned, 50.0)) is fails
+    assert table(tuned, 50.0).count("answers are degenerate") == (3 if fails else 0)

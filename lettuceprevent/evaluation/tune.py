@@ -278,6 +278,7 @@ def tune(
             say(f"stopped after {at} of {len(prompts)} prompts")
             break
     shapes = [answer.shape for answer in plain.answers]
+    plain.failed = gate(shapes)
     for result in results.values():
         result.failed = gate([answer.shape for answer in result.answers], shapes)
     found = sorted(results.values(), key=lambda result: _checks_most(result.point or unique[0]))
@@ -371,6 +372,11 @@ def table(tuned: Tuned, budget: float) -> str:
     lines.append("")
     if tuned.chosen is None:
         lines.append("No recommendation: the answers of every setting fail the degeneration gate.")
+        if tuned.plain.failed:
+            lines.append(
+                "The host's own answers do, without prevention, so less in them says nothing: take prompts that it "
+                "can answer, or fewer new tokens."
+            )
     elif tuned.within_budget:
         lines.append(f"Recommended within {budget:g} x the host's time: {tuned.chosen.point}.")
     else:
