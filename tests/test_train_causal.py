@@ -48,6 +48,7 @@ from lettuceprevent.training.causal import (
 from lettuceprevent.training.classifier import TokenClassifier
 from lettuceprevent.training.data import Example, load_examples
 from lettuceprevent.training.probe import standardised
+from lettuceprevent.training.splits import split_by_context
 from lettuceprevent.tree import CausalDetector
 from lettuceprevent.vocabulary import Vocabulary
 
@@ -779,3 +780,17 @@ def test_data_that_cannot_be_read_is_one_line(
         assert main([*train, str(data), "--test-file", str(test)]) == 2
         said = capsys.readouterr().err.strip()
         assert "\n" not in said and f"{test}:3: expected 'context' to be text, got" in said
+
+
+def test_answers_without_support_are_trained_on_and_counted(bases: dict[str, str], tmp_path: Path) -> None:
+    context = "{0} dogs slept. Anna Brown opened the harbour museum on Monday. "
+    context += "The garden was planted by volunteers from Oslo in 1998. {0} birds sang."
+    data = [
+        Example(f"m{n}", context.format(n), "Who?", "Anna Brown opened the harbour museum on Monday.")
+        for n in range(12)
+    ]
+    recipe = replace(TINY, omitted=1.0, epochs=0.1)
+    card = train_causal(bases["llama"], [*EXAMPLES, *data], tmp_path, recipe, cpu=True, say=quiet)
+    trained = {each.id for each in split_by_context([*EXAMPLES, *data], validation=0.2)[0]}
+    assert card["data"]["without_support"] == sum(each.id in trained for each in data) > 0
+    assert f"{card['data']['without_support']} over a context" in (tmp_path / "README.md").read_text("utf-8")

@@ -44,9 +44,9 @@ flatter. The threshold is the default of `confidence_threshold`.
 
 ## Training
 
-{data["answers"]} answers, {data["corrupted"]} with a synthetic error and {data["records"]} about
-made-up records; {data["unsupported_tokens"]} of {data["tokens"]} tokens
-unsupported. Data hash
+{data["answers"]} answers, {data["corrupted"]} with a synthetic error, {data["without_support"]} over a context without
+what one of their sentences rests on, and {data["records"]} about made-up records;
+{data["unsupported_tokens"]} of {data["tokens"]} tokens unsupported. Data hash
 {data["hash"]}. {card["steps"]} steps, {card["minutes"]} minutes.
 
 | setting | value |

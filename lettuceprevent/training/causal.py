@@ -37,6 +37,7 @@ from .corruption import KINDS, corrupt
 from .data import Example, data_hash
 from .files import replace_text
 from .labels import drawn, label_detector_tokens
+from .omission import without_support
 from .probe import best_f1, fit_logistic, standardised
 from .prompts import Prompts
 from .records import record_examples
@@ -58,11 +59,12 @@ class Recipe:
     positive_weight: of an unsupported token in the loss. most_prompt: detector tokens before the answer in
     training, most_validated in validation; longer contexts are cut. head_answers: on whose states the head is fitted
     before the first step; 0: it begins with zeros. corrupted: share of the supported training
-    answers that come a second time with a synthetic error. records: so many made-up business records, with three
-    answers each, are trained on, too. average: what is validated and written is a moving average of the weights, of
-    which a step keeps this share (0: the weights as they are). validation: share of contexts. patience: validations
-    without a better average precision before it stops. minutes: on the clock, validation included; None: no limit.
-    validations: per epoch.
+    answers that come a second time with a synthetic error. omitted: share of the training answers that come a second
+    time, over a context without the sentences that one of theirs rests on. records: so many made-up business records,
+    with three answers each, are trained on, too. average: what is validated and written is a moving average of the
+    weights, of which a step keeps this share (0: the weights as they are). validation: share of contexts. patience:
+    validations without a better average precision before it stops. minutes: on the clock, validation included; None:
+    no limit. validations: per epoch.
     """
 
     keep_layers: int | None = None
@@ -79,6 +81,7 @@ class Recipe:
     most_prompt: int = 700
     most_validated: int = 1200
     corrupted: float = 0.0
+    omitted: float = 0.0
     records: int = 0
     average: float = 0.0
     validation: float = 0.1
@@ -133,6 +136,12 @@ def corrupted(examples: Sequence[Example], share: float, seed: int) -> list[Exam
         found = next((each for each in tries if each is not None), None)
         made += [] if found is None else [found]
     return made
+
+
+def omitted(examples: Sequence[Example], share: float, seed: int) -> list[Example]:
+    """A share of the examples, where it can be done, over a context without what one of their sentences rests on."""
+    drawn = (each for each in examples if random.Random(f"{seed} omission {each.id}").random() < share)
+    return [made for each in drawn if (made := without_support(each, seed)) is not None]
 
 
 def order(lengths: Sequence[int], batch: int, seed: int, epoch: int) -> list[list[int]]:
@@ -441,8 +450,9 @@ def train_causal(
     ]
     train, apart = split_by_context(examples, validation=recipe.validation, seed=recipe.seed)
     made = corrupted(train, recipe.corrupted, recipe.seed)
+    bare = omitted(train, recipe.omitted, recipe.seed)
     listed = record_examples(recipe.records, _ANSWERS_A_RECORD, recipe.seed)
-    rows = encode([*train, *made, *listed], pairs, model, recipe.most_prompt, recipe.seed)
+    rows = encode([*train, *made, *bare, *listed], pairs, model, recipe.most_prompt, recipe.seed)
     held = encode(apart, pairs, model, recipe.most_validated, recipe.seed)
     counts = {}
     for name, part in (("training", rows), ("validation", held)):
@@ -458,8 +468,8 @@ def train_causal(
     if run.resume(state, key):
         say(f"going on after step {run.step} of {run.steps}, {run.seconds / 60:.1f} minutes in")
     say(
-        f"{len(rows)} answers ({len(made)} corrupted, {len(listed)} of made-up records), {counts['training'][0]} of "
-        f"{counts['training'][1]} tokens unsupported, "
+        f"{len(rows)} answers ({len(made)} corrupted, {len(bare)} without support, {len(listed)} of made-up records), "
+        f"{counts['training'][0]} of {counts['training'][1]} tokens unsupported, "
         f"{sum(run.lengths)} tokens with prompts; {len(held)} for validation; {run.steps} steps; "
         f"{sum(weight.numel() for weight in model.trained().values())} parameters"
     )
@@ -485,6 +495,7 @@ def train_causal(
             "contexts": " ".join(sorted({context_key(example.context)[:8] for example in examples})),
             "answers": len(train),
             "corrupted": len(made),
+            "without_support": len(bare),
             "records": len(listed),
             "validation_answers": len(apart),
             "unsupported_tokens": counts["training"][0],

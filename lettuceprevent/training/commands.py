@@ -90,6 +90,13 @@ def _add_causal(kinds: Any) -> None:
     )
     causal.add_argument("--corrupt", type=float, default=0.0, metavar="SHARE", help="of supported answers")
     causal.add_argument(
+        "--omit",
+        type=float,
+        default=0.0,
+        metavar="SHARE",
+        help="of the answers, a second time over a context without what one of their sentences rests on",
+    )
+    causal.add_argument(
         "--records", type=int, default=0, metavar="N", help="made-up business records, three answers each"
     )
     causal.add_argument(
@@ -164,6 +171,7 @@ def _train_causal(options: argparse.Namespace) -> int:
             batch=options.batch,
             most_prompt=options.max_prompt,
             corrupted=options.corrupt,
+            omitted=options.omit,
             records=options.records,
             average=options.average,
             validation=options.validation,
