@@ -60,6 +60,8 @@ def test_a_learnable_pattern_is_learnt_and_the_file_holds_it(trained: tuple[Prob
         assert again.biases[head] == probe.biases[head]
         assert torch.allclose(again.risk(head, states), probe.risk(head, states), rtol=1e-3)
     assert again.card == probe.card
+    modes = {(folder / name).stat().st_mode for name in ("probe.json", "probe.safetensors")}
+    assert len(modes) == 1  # who may read the one may read the other
 
 
 def test_the_hook_reads_what_training_read(host: tuple[Any, Any], trained: tuple[Probe, Path]) -> None:

@@ -17,7 +17,7 @@ import math
 import os
 import random
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -409,7 +409,6 @@ def train_causal(
     `direct`, which has no use for them, and as `TokenClassifier` does.
     """
     from accelerate import Accelerator
-    from transformers import AutoTokenizer
 
     recipe = recipe or Recipe()
     if not 0 <= recipe.average < 1:
@@ -443,11 +442,7 @@ def train_causal(
         dtype=getattr(torch, recipe.dtype),
         seed=recipe.seed,
     )
-    shown = [AutoTokenizer.from_pretrained(host) for host in hosts] or [model.tokenizer]
-    pairs = [
-        (each, make_alignment(recipe.alignment, Vocabulary.for_tokenizer(each), each, model.tokenizer))
-        for each in shown
-    ]
+    pairs = shown_under(model, hosts, recipe.alignment)
     train, apart = split_by_context(examples, validation=recipe.validation, seed=recipe.seed)
     made = corrupted(train, recipe.corrupted, recipe.seed)
     bare = omitted(train, recipe.omitted, recipe.seed)
@@ -480,10 +475,6 @@ def train_causal(
     if not main:
         return {}
     model.take(run.best)
-    (out / TRAINED).unlink(
-        missing_ok=True
-    )  # of an earlier training: its threshold is not that of these weights
-    model.write(out)
     card = {
         "key": key,
         "backbone": model.base,
@@ -506,12 +497,31 @@ def train_causal(
         "steps": run.step,
         "minutes": round(run.seconds / 60, 2),
     }
-    (out / "README.md").write_text(model_card(card), encoding="utf-8")
-    text = json.dumps(card, indent=2)
-    replace_text(out / TRAINED, f"{text}\n")
+    card = write_trained(model, card, out)
     state.unlink(missing_ok=True)
     if prompts is not None:
         prompts.remove()
+    return card
+
+
+def shown_under(model: TokenClassifier, hosts: Sequence[str], alignment: str) -> list[tuple[Any, Alignment]]:
+    """The tokenizers of `hosts`, by default the model's own, each with how the model is shown its tokens."""
+    from transformers import AutoTokenizer
+
+    shown = [AutoTokenizer.from_pretrained(host) for host in hosts] or [model.tokenizer]
+    return [
+        (each, make_alignment(alignment, Vocabulary.for_tokenizer(each), each, model.tokenizer))
+        for each in shown
+    ]
+
+
+def write_trained(model: TokenClassifier, card: Mapping[str, Any], out: Path) -> dict[str, Any]:
+    """Write weights, model card and training.json, which says that the folder is finished, last; returns the latter."""
+    (out / TRAINED).unlink(missing_ok=True)  # of an earlier training: its threshold is of other weights
+    model.write(out)
+    (out / "README.md").write_text(model_card(card), encoding="utf-8")
+    text = json.dumps(card, indent=2)
+    replace_text(out / TRAINED, f"{text}\n")
     return dict(json.loads(text))
 
 

@@ -11,7 +11,7 @@ from ..console import add_host_arguments, in_one_line, say
 
 
 def add_train_command(commands: Any) -> None:
-    """Add `train probe` and `train causal` to the subparsers of the command line."""
+    """Add `train probe`, `train causal` and `train merge` to the subparsers of the command line."""
     train = commands.add_parser("train", help="train a detector for your own host")
     kinds = train.add_subparsers(title="detectors", required=True, metavar="DETECTOR")
     probe = kinds.add_parser(
@@ -126,6 +126,20 @@ def _add_causal(kinds: Any) -> None:
     causal.add_argument("--seed", type=int, default=0)
     causal.add_argument("--cpu", action="store_true", help="even where there is a GPU")
     causal.set_defaults(run=in_one_line(_train_causal))
+    merged = kinds.add_parser(
+        "merge",
+        help="several causal trainings made one",
+        description="Average LoRA trainings of one base on the same data, with one seed and share for validation.",
+    )
+    merged.add_argument("folders", nargs="+", type=Path, metavar="DIR", help="written by `train causal`")
+    merged.add_argument("--data", required=True, nargs="+", metavar="FILE", help="what they were trained on")
+    merged.add_argument(
+        "--host-tokenizer", nargs="+", default=[], metavar="ID", help="as they were trained with"
+    )
+    merged.add_argument("--limit", type=int, metavar="N", help="only the first N answers")
+    merged.add_argument("--out", required=True, type=Path, metavar="DIR")
+    merged.add_argument("--cpu", action="store_true", help="even where there is a GPU")
+    merged.set_defaults(run=in_one_line(_merge))
 
 
 def _layers(text: str) -> tuple[int, int]:
@@ -218,4 +232,16 @@ def _train_probe(options: argparse.Namespace) -> int:
         say=say,
     )
     print(json.dumps(probe.card, indent=2))
+    return 0
+
+
+def _merge(options: argparse.Namespace) -> int:
+    from .data import load_examples
+    from .merge import merge
+
+    examples = load_examples(options.data, say=say)[: options.limit]
+    card = merge(
+        options.folders, examples, options.out, hosts=options.host_tokenizer, cpu=options.cpu, say=say
+    )
+    print(json.dumps(card, indent=2))
     return 0
