@@ -62,6 +62,7 @@ def test_the_merged_weights_are_the_mean(trained: dict[str, Path], tmp_path: Pat
     assert card["recipe"]["epochs"] == [1.0, 2.0] and card["recipe"]["seed"] == 0
     assert [each["recipe"]["lora_rank"] for each in card["merged"]] == [4, 2]
     assert not list(tmp_path.glob("prompts-*"))
+    assert "The mean of 2 trainings" in (tmp_path / "README.md").read_text("utf-8")
 
 
 def test_merged_with_itself_a_training_stays_as_it_is(trained: dict[str, Path], tmp_path: Path) -> None:

@@ -16,6 +16,9 @@ def model_card(card: Mapping[str, Any]) -> str:
         if recipe.get("answer_only"):
             how += " The factors act on the answer alone, the base reads what comes before it."
     settings = "\n".join(f"| {name} | {value} |" for name, value in recipe.items())
+    if "merged" in card:
+        how += f" The mean of {len(card['merged'])} trainings; of what they differ in, each one's is listed."
+        data = {name: _each(value) for name, value in data.items()}
     figures = " | ".join(f"{found[name]:.3f}" for name in ("average_precision", "auroc", "f1", "threshold"))
     return f"""---
 base_model: {card["backbone"]}
@@ -53,3 +56,7 @@ what one of their sentences rests on, and {data["records"]} about made-up record
 |---|---|
 {settings}
 """
+
+
+def _each(value: Any) -> Any:
+    return " and ".join(map(str, value)) if isinstance(value, list) else value

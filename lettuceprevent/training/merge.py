@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -119,6 +120,8 @@ def _read(folder: Path) -> tuple[dict[str, Any], dict[str, Any], dict[str, Tenso
         if not (folder / name).is_file():
             raise FileNotFoundError(f"{folder}: expected a finished LoRA training, got no {name}")
     card, adapter = (json.loads((folder / name).read_text("utf-8")) for name in (TRAINED, ADAPTER))
+    card["recipe"] = asdict(Recipe(**card["recipe"]))  # what an earlier one did not know it did without
+    card["data"] = {"without_support": 0, **card["data"]}
     return card, adapter, load_file(folder / ADAPTER_WEIGHTS)
 
 
