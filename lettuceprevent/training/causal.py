@@ -30,6 +30,7 @@ from numpy.typing import NDArray
 from ..alignment import TRAINABLE, Alignment, make_alignment
 from ..checkpoint import TRAINED
 from ..evaluation.streaming import auroc, average_precision
+from ..profiles import host_name
 from ..vocabulary import Vocabulary
 from .card import model_card
 from .classifier import TokenClassifier, base_name
@@ -433,15 +434,7 @@ def train_causal(
     if first_says(int(accelerator.num_processes), card.get("key") == key):
         say(f"{out} is finished already")
         return dict(card)
-    model = TokenClassifier(
-        backbone,
-        keep_layers=recipe.keep_layers,
-        rank=recipe.lora_rank,
-        lora_layers=recipe.lora_layers,
-        answer_only=recipe.answer_only,
-        dtype=getattr(torch, recipe.dtype),
-        seed=recipe.seed,
-    )
+    model = untrained(backbone, recipe)
     pairs = shown_under(model, hosts, recipe.alignment)
     train, apart = split_by_context(examples, validation=recipe.validation, seed=recipe.seed)
     made = corrupted(train, recipe.corrupted, recipe.seed)
@@ -479,7 +472,7 @@ def train_causal(
         "key": key,
         "backbone": model.base,
         "layers": model.layers,
-        "hosts": [Path(host).name if Path(host).is_dir() else host for host in hosts] or [model.base],
+        "hosts": [host_name(host) for host in hosts] or [model.base],
         "recipe": asdict(recipe),
         "data": {
             "hash": data_hash(examples),
@@ -502,6 +495,19 @@ def train_causal(
     if prompts is not None:
         prompts.remove()
     return card
+
+
+def untrained(base: str, recipe: Recipe) -> TokenClassifier:
+    """The model that `recipe` trains, on the CPU; raises as `TokenClassifier` does."""
+    return TokenClassifier(
+        base,
+        keep_layers=recipe.keep_layers,
+        rank=recipe.lora_rank,
+        lora_layers=recipe.lora_layers,
+        answer_only=recipe.answer_only,
+        dtype=getattr(torch, recipe.dtype),
+        seed=recipe.seed,
+    )
 
 
 def shown_under(model: TokenClassifier, hosts: Sequence[str], alignment: str) -> list[tuple[Any, Alignment]]:

@@ -42,6 +42,7 @@ def add_train_command(commands: Any) -> None:
     probe.add_argument("--seed", type=int, default=0)
     probe.set_defaults(run=in_one_line(_train_probe))
     _add_causal(kinds)
+    _add_merge(kinds)
 
 
 def _add_causal(kinds: Any) -> None:
@@ -126,6 +127,9 @@ def _add_causal(kinds: Any) -> None:
     causal.add_argument("--seed", type=int, default=0)
     causal.add_argument("--cpu", action="store_true", help="even where there is a GPU")
     causal.set_defaults(run=in_one_line(_train_causal))
+
+
+def _add_merge(kinds: Any) -> None:
     merged = kinds.add_parser(
         "merge",
         help="several causal trainings made one",

@@ -8,13 +8,12 @@ is negated already is not negated again. For training only, never for test data.
 
 from __future__ import annotations
 
-import hashlib
 import random
 import re
 from collections.abc import Callable
 from dataclasses import replace
 
-from .data import Example, Span
+from .data import Example, Span, digest
 
 KINDS = ("number", "date", "unit", "name", "negation", "role", "place")
 
@@ -66,8 +65,7 @@ def corrupt(example: Example, kind: str, seed: int = 0) -> Example | None:
     """
     if kind not in KINDS:
         raise ValueError(f"kind: expected one of {', '.join(KINDS)}, got {kind!r}")
-    digest = hashlib.sha256(f"{seed}\0{kind}\0{example.id}".encode()).digest()
-    rng = random.Random(int.from_bytes(digest[:8], "big"))
+    rng = random.Random(digest(f"{seed}\0{kind}\0{example.id}"))
     known = set(re.findall(r"\w+", f"{example.context} {example.query} {example.answer}".casefold()))
     changes = [
         (span, options)

@@ -43,6 +43,11 @@ class Example:
                 )
 
 
+def digest(text: str) -> int:
+    """A number below 2**64 that depends on `text` alone, evenly spread: what is drawn by it is drawn everywhere alike."""
+    return int.from_bytes(hashlib.sha256(text.encode("utf-8", "replace")).digest()[:8], "big")
+
+
 def read_rows(path: str | Path) -> Iterator[dict[str, Any]]:
     """The objects of a JSON lines file, gzipped if its name ends in .gz. Raises ValueError with the line."""
     return (row for _, row in _numbered_rows(path))

@@ -6,7 +6,6 @@ its offsets is in a span. Tokens without characters are never labelled. Fast tok
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..alignment import TRAINABLE, Alignment
-from .data import Example, Span
+from .data import Example, Span, digest
 
 
 @dataclass(frozen=True)
@@ -72,5 +71,4 @@ def drawn(example: Example, hosts: Sequence[Any], seed: int = 0) -> Any:
     """One of several hosts (tokenizers, names), drawn for this example: the same for the same id and seed."""
     if not hosts:
         raise ValueError("expected at least one host, got none")
-    digest = hashlib.sha256(f"{seed}\0{example.id}".encode()).digest()
-    return hosts[int.from_bytes(digest[:8], "big") % len(hosts)]
+    return hosts[digest(f"{seed}\0{example.id}") % len(hosts)]

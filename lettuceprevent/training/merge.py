@@ -2,8 +2,8 @@
 
 Contract: they are LoRA trainings of one base on the same data, with the same seed and share for validation, so that
 none has seen a validation context of another; recipes may differ in the rest. The factors are put side by side: the new
-rank is the sum of theirs, and the mean is exact. It costs nothing at work, where factors are added to the weights once,
-and here a pass over the validation side, which gives the threshold.
+rank is the sum of theirs, and the mean is exact but for the rounding to bfloat16. It costs nothing at work, where factors
+are added to the weights once, and here a pass over the validation side, which gives the threshold.
 Source: Wortsman et al. 2022, Model soups, arXiv:2203.05482.
 """
 
@@ -13,6 +13,7 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ import torch
 from torch import Tensor
 
 from ..checkpoint import ADAPTER, ADAPTER_WEIGHTS, TRAINED
-from .causal import Recipe, Training, encode, shown_under, write_trained
+from .causal import Recipe, Training, encode, shown_under, untrained, write_trained
 from .classifier import TokenClassifier
 from .data import Example, data_hash
 from .prompts import Prompts
@@ -53,10 +54,9 @@ def merge(
     cards = [card for card, _, _ in read]
     adapters = [adapter for _, adapter, _ in read]
     weights = [tensors for _, _, tensors in read]
-    whole = data_hash(examples)
+    whole, first = data_hash(examples), _identity(cards[0], adapters[0])
     for folder, card, adapter in zip(folders, cards, adapters, strict=True):
-        mine, first = _identity(card, adapter), _identity(cards[0], adapters[0])
-        for name, value in mine.items():
+        for name, value in _identity(card, adapter).items():
             if value != first[name]:
                 raise ValueError(f"{folder}: {name}: expected {first[name]}, as in {folders[0]}, got {value}")
         if card["data"]["hash"] != whole:
@@ -67,15 +67,7 @@ def merge(
     spans = [adapter["lora_layers"] for adapter in adapters]
     layers = (min(first for first, _ in spans), max(last for _, last in spans))
     recipe = Recipe(**{**cards[0]["recipe"], "lora_rank": sum(ranks), "lora_layers": layers})
-    model = TokenClassifier(
-        cards[0]["backbone"],
-        keep_layers=recipe.keep_layers,
-        rank=recipe.lora_rank,
-        lora_layers=recipe.lora_layers,
-        answer_only=recipe.answer_only,
-        dtype=getattr(torch, recipe.dtype),
-        seed=recipe.seed,
-    )
+    model = untrained(cards[0]["backbone"], recipe)
     _take_mean(model, weights, ranks)
     accelerator = Accelerator(cpu=cpu)
     model.to(accelerator.device)
@@ -127,22 +119,21 @@ def _read(folder: Path) -> tuple[dict[str, Any], dict[str, Any], dict[str, Tenso
 
 def _identity(card: Mapping[str, Any], adapter: Mapping[str, Any]) -> dict[str, Any]:
     """What trainings that are made one must have in common."""
-    same = {name: card["recipe"].get(name) for name in _SAME}
+    same = {name: card["recipe"][name] for name in _SAME}
     return {"base": adapter["base"], "layers": adapter["layers"], "hosts": card["hosts"], **same}
 
 
 @torch.no_grad()
 def _take_mean(model: TokenClassifier, weights: Sequence[Mapping[str, Tensor]], ranks: Sequence[int]) -> None:
     """Factors side by side, of the mean's second ones a share of each; zeros where a training has none."""
-    starts = [sum(ranks[:at]) for at in range(len(ranks) + 1)]
+    places = [slice(end - rank, end) for rank, end in zip(ranks, accumulate(ranks), strict=True)]
     for name, module in model.backbone.named_modules():
         if not hasattr(module, "lora_A"):
             continue
         first, second = module.lora_A["default"].weight, module.lora_B["default"].weight
         first.zero_()
         second.zero_()
-        for at, mine in enumerate(weights):
-            place = slice(starts[at], starts[at + 1])
+        for place, mine in zip(places, weights, strict=True):
             if f"{name}.lora_A" in mine:
                 first[place] = mine[f"{name}.lora_A"].float()
                 second[:, place] = mine[f"{name}.lora_B"].float() / len(weights)

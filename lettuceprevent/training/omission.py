@@ -8,12 +8,11 @@ the context stays. Marked is what lies between the first lost word and the last.
 
 from __future__ import annotations
 
-import hashlib
 import random
 import re
 from dataclasses import replace
 
-from .data import Example, Span
+from .data import Example, Span, digest
 
 _MOST = 0.4  # of the context's characters may be left out
 _LOST = 0.5  # of the content words of the sentence chosen, at least
@@ -46,9 +45,8 @@ def without_support(example: Example, seed: int = 0) -> Example | None:
         for span, words in sentences
         if not any(start < span[1] and span[0] < end for start, end in example.spans)
     ]
-    digest = hashlib.sha256(f"{seed}\0omission\0{example.id}".encode()).digest()
-    random.Random(int.from_bytes(digest[:8], "big")).shuffle(free)
-    everything = set().union(*held) if held else set()
+    random.Random(digest(f"{seed}\0omission\0{example.id}")).shuffle(free)
+    everything = set().union(*held)
     for span, words in free:
         known = words & everything
         others = set().union(*(mine for other, mine in free if other != span)) & everything

@@ -27,7 +27,7 @@ from scipy.optimize import minimize
 from ..evaluation.streaming import auroc, average_precision, calibration_error
 from ..probe import HEADS, Probe, host_hash, weights_hash
 from .corruption import corruptions
-from .data import Example
+from .data import Example, digest
 from .labels import label_tokens
 from .splits import context_key
 from .states import extract_states
@@ -115,19 +115,15 @@ def corrupted(examples: Iterable[Example], share: float, seed: int = 0) -> list[
     for example in examples:
         if example.spans:
             continue
-        copies = sorted(corruptions(example, seed), key=lambda each: _digest(f"{seed}\0{each.id}"))
-        chance = _digest(f"{seed}\0{example.id}") / 2**64
+        copies = sorted(corruptions(example, seed), key=lambda each: digest(f"{seed}\0{each.id}"))
+        chance = digest(f"{seed}\0{example.id}") / 2**64
         made += copies[: int(share) + (chance < share % 1)]
     return made
 
 
 def drawn_share(examples: Sequence[Example], share: float, seed: int = 0) -> list[Example]:
     """About this share of the examples, in order; which ones depends on their ids and the seed alone."""
-    return [each for each in examples if _digest(f"{seed}\0{each.id}") < share * 2**64]
-
-
-def _digest(text: str) -> int:
-    return int.from_bytes(hashlib.sha256(text.encode("utf-8", "replace")).digest()[:8], "big")
+    return [each for each in examples if digest(f"{seed}\0{each.id}") < share * 2**64]
 
 
 @dataclass(frozen=True)
@@ -255,7 +251,7 @@ def train_probe(
     keys = [context_key(example.context) for example in everything]
     labels = np.concatenate([each.labels for each in labelled])
     own = np.repeat([at < len(examples) for at in range(len(everything))], lengths)
-    fold = np.repeat([_digest(f"{seed}\0{key}") % folds for key in keys], lengths).astype(np.int64)
+    fold = np.repeat([digest(f"{seed}\0{key}") % folds for key in keys], lengths).astype(np.int64)
     for number in range(folds):
         part = labels[own & (fold == number)]
         if not part.any() or part.all():

@@ -10,7 +10,7 @@ import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from .data import Example
+from .data import Example, digest
 
 
 def context_key(context: str) -> str:
@@ -26,8 +26,7 @@ def split_by_context(
         raise ValueError(f"validation: expected a share from 0 to 1, got {validation}")
     sides: tuple[list[Example], list[Example]] = ([], [])
     for example in examples:
-        digest = hashlib.sha256(f"{seed}\0{context_key(example.context)}".encode()).digest()
-        sides[int.from_bytes(digest[:8], "big") < validation * 2**64].append(example)
+        sides[digest(f"{seed}\0{context_key(example.context)}") < validation * 2**64].append(example)
     check_disjoint(sides[0], (example.context for example in sides[1]), "validation")
     return sides
 
